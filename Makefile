@@ -1,0 +1,42 @@
+# Every target makes what it needs: a fresh clone and `make demo` is all there is to it.
+# PYTHON=/path/to/python3.12 picks the interpreter .venv is made with.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo run test check lock clean
+export PYTHON
+ARGS ?=
+
+help: ## Show this list
+	@echo "make demo    run the whole life of 500 jobs on an embedded PostgreSQL (about a minute)"
+	@echo "make run     start the service; SUPERVISOR_DATABASE_URL names the database, else the embedded one"
+	@echo "make test    run the tests on real PostgreSQL servers (15 from the system; 16 and 18 are brought along)"
+	@echo "make check   ruff, mypy --strict, import contracts"
+	@echo "make lock    write constraints.txt anew"
+	@echo "make clean   remove .venv and caches"
+	@echo "More words go in ARGS: make demo ARGS=--json   make test ARGS='-k drain'"
+
+demo:
+	@sh scripts/venv.sh run
+	@.venv/bin/supervisor demo $(ARGS)
+
+run:
+	@sh scripts/venv.sh run
+	@exec .venv/bin/supervisor run $(ARGS)
+
+test:
+	@sh scripts/venv.sh dev
+	@.venv/bin/python -m pytest $(ARGS)
+
+check:
+	@sh scripts/venv.sh dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+lock:
+	@sh scripts/lock.sh
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find supervisor handlers tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
