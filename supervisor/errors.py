@@ -1,0 +1,210 @@
+"""Everything that can go wrong, one class per cause a caller can act on.
+
+Each error carries its facts as fields and says them in one line: what happened,
+with its numbers, and what to do. A text never quotes a payload's values or a
+secret, since errors travel to logs, to the database and to screens.
+
+    SupervisorError
+      InvalidJob, InvalidHandler        the program's input: nothing was sent, nothing is broken
+      UniqueConflict                    the answer of the database to on_conflict="raise"
+      UnknownKind, PayloadInvalid       a job this worker cannot run
+      IllegalMove, LeaseLost            a write that must not happen
+      DatabaseUnavailable               outside trouble: wait, or look there
+      SchemaMissing, SchemaTooNew       the database and this release do not fit
+      SettingsInvalid, HandlersFailed   this process cannot start
+
+Elsewhere: what a handler raises on purpose (outcome.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SupervisorError(Exception):
+    """The base of all errors raised by this package."""
+
+
+class InvalidJob(SupervisorError, ValueError):
+    """A job was refused before any statement was sent: the caller's transaction is untouched.
+
+    Attributes:
+        field: What was refused, as a path: ``queue``, ``payload.items[3].name``.
+        reason: Why, in words that do not quote the value.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"job refused: {self.field}: {self.reason}"
+
+
+class InvalidHandler(SupervisorError, ValueError):
+    """A function cannot be a handler as it is declared; raised while its module is imported."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind = kind
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"handler {self.kind!r} refused: {self.reason}"
+
+
+class UniqueConflict(SupervisorError):
+    """A living job holds the unique key, and the caller asked to be told (``on_conflict="raise"``).
+
+    The transaction it was asked in is not aborted, and this call left no job in it.
+
+    Attributes:
+        unique_key: The key that is taken. Of a bulk, the first one.
+        job_id: The job that holds it.
+        more: How many further jobs of the same bulk met a taken key.
+    """
+
+    def __init__(self, unique_key: str, job_id: int, more: int = 0) -> None:
+        super().__init__(unique_key, job_id, more)
+        self.unique_key = unique_key
+        self.job_id = job_id
+        self.more = more
+
+    def __str__(self) -> str:
+        rest = f"; {self.more} more jobs of this bulk met a taken key" if self.more else ""
+        return f"unique key {self.unique_key!r} is held by job {self.job_id}{rest}; nothing was enqueued"
+
+
+class UnknownKind(SupervisorError):
+    """No handler of this worker has the job's kind, under its name or an alias."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return (
+            f"no handler for kind {self.kind!r} in this worker: the job goes back for workers that know it. "
+            "If none does, import its module (SUPERVISOR_HANDLERS) or give its new handler aliases=(old name,)"
+        )
+
+
+class PayloadInvalid(SupervisorError):
+    """A stored payload does not fit its handler's parameters. The reason names fields, never values."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind = kind
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"payload does not fit the handler of kind {self.kind!r}: {self.reason}"
+
+
+class IllegalMove(SupervisorError):
+    """An event met a job in a status that does not know it."""
+
+    def __init__(self, status: str, event: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(status, event, tuple(allowed))
+        self.status = status
+        self.event = event
+        self.allowed = tuple(allowed)
+
+    def __str__(self) -> str:
+        known = ", ".join(self.allowed) or "nothing: it has ended"
+        return f"no move from status {self.status!r} by event {self.event!r}; it takes {known}"
+
+
+class LeaseLost(SupervisorError):
+    """The run no longer holds its job: its lease passed or it was cancelled. What it did not commit is dropped."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} is no longer held by this run: its result is dropped, the job may run elsewhere"
+
+
+class DatabaseUnavailable(SupervisorError):
+    """The database did not answer. A write that was under way may or may not have been committed.
+
+    Attributes:
+        reason: What the connection said, without secrets.
+        seconds: How long was tried.
+    """
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason, seconds)
+        self.reason = reason
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"database unavailable for {self.seconds:.3g} s: {self.reason}"
+
+
+class SchemaMissing(SupervisorError):
+    """The schema is not there, or lacks what this release calls."""
+
+    def __init__(self, schema: str) -> None:
+        super().__init__(schema)
+        self.schema = schema
+
+    def __str__(self) -> str:
+        return (
+            f"schema {self.schema!r} is missing in this database, or older than this release: "
+            "run `supervisor migrate`, or point SUPERVISOR_SCHEMA at the right one"
+        )
+
+
+class SchemaTooNew(SupervisorError):
+    """The schema was migrated by a newer release.
+
+    Attributes:
+        schema: Its name.
+        found: The version the database has.
+        known: The newest version this release knows.
+    """
+
+    def __init__(self, schema: str, found: int, known: int) -> None:
+        super().__init__(schema, found, known)
+        self.schema = schema
+        self.found = found
+        self.known = known
+
+    def __str__(self) -> str:
+        return (
+            f"schema {self.schema!r} has version {self.found}, this release knows up to {self.known}: "
+            "run the release that migrated it, or a newer one"
+        )
+
+
+class SettingsInvalid(SupervisorError):
+    """The settings cannot be used; every problem is listed, one line each, secrets left out."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(list(problems))
+        self.problems = list(problems)
+
+    def __str__(self) -> str:
+        return "settings refused: " + "; ".join(self.problems)
+
+
+class HandlersFailed(SupervisorError):
+    """A module of handlers could not be imported.
+
+    Attributes:
+        module: The module's name.
+        traceback_text: The whole traceback, many lines; not part of the one-line text.
+    """
+
+    def __init__(self, module: str, traceback_text: str) -> None:
+        super().__init__(module, traceback_text)
+        self.module = module
+        self.traceback_text = traceback_text
+
+    def __str__(self) -> str:
+        lines = self.traceback_text.strip().splitlines()
+        cause = lines[-1].strip() if lines else "no traceback"
+        return f"handlers module {self.module!r} cannot be imported: {cause}"
