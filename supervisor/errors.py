@@ -10,6 +10,7 @@ secret, since errors travel to logs, to the database and to screens.
       UnknownKind, PayloadInvalid       a job this worker cannot run
       IllegalMove, LeaseLost            a write that must not happen
       DatabaseUnavailable               outside trouble: wait, or look there
+      SessionClosed                     a worker that was taken for dead
       SchemaMissing, SchemaTooNew       the database and this release do not fit
       SettingsInvalid, HandlersFailed   this process cannot start
 
@@ -128,20 +129,27 @@ class LeaseLost(SupervisorError):
 
 
 class DatabaseUnavailable(SupervisorError):
-    """The database did not answer. A write that was under way may or may not have been committed.
+    """The database did not answer.
 
     Attributes:
         reason: What the connection said, without secrets.
-        seconds: How long was tried.
+        seconds: How long was tried; 0 when it failed at once.
+        unsure: Whether a statement had been sent: it may or may not have been committed.
     """
 
-    def __init__(self, reason: str, seconds: float) -> None:
+    def __init__(self, reason: str, seconds: float = 0.0, *, unsure: bool = False) -> None:
         super().__init__(reason, seconds)
         self.reason = reason
         self.seconds = seconds
+        self.unsure = unsure
 
     def __str__(self) -> str:
-        return f"database unavailable for {self.seconds:.3g} s: {self.reason}"
+        tried = f" for {self.seconds:.3g} s" if self.seconds else ""
+        return f"database unavailable{tried}: {self.reason}"
+
+
+class SessionClosed(SupervisorError):
+    """This worker's session was reaped or ended: every lease under it is lost, and it can claim no more."""
 
 
 class SchemaMissing(SupervisorError):

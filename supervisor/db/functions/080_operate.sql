@@ -1,0 +1,41 @@
+-- retry_job: put dead or cancelled jobs back, with their counts reset. An operator's word.
+--
+-- Returns  the ids put back. A missing one was not in the dead letters. A unique_key that another job
+--          holds now is an error (23505), and nothing is put back.
+create or replace function {schema}.retry_job(p_ids bigint[]) returns setof bigint
+language sql as $fn$
+    with back as (delete from {schema}.dead_letter d where d.id = any (p_ids) returning d.*)
+    insert into {schema}.job (id, claims, created_at, max_attempts, max_crashes, priority, queue, kind, unique_key, timeout, payload,
+                              headers, last_error, errors)
+    select b.id, b.claims, b.created_at, b.max_attempts, b.max_crashes, b.priority, b.queue, b.kind, b.unique_key, b.timeout, b.payload,
+           b.headers, b.last_error, b.errors
+      from back b
+     order by b.id
+    returning id
+$fn$;
+
+-- cancel_job: queued jobs leave the queue; running ones are told to stop and can never go back to it.
+--
+-- Returns  each id with what happened: cancelled, or asked (running: its handler is being told).
+--          A missing id was neither queued nor running.
+create or replace function {schema}.cancel_job(p_ids bigint[]) returns table (id bigint, what text)
+language plpgsql as $fn$
+#variable_conflict use_column
+declare
+    v_job {schema}.job;
+begin
+    for v_job in select j.* from {schema}.job j where j.id = any (p_ids) order by j.id for no key update loop
+        id := v_job.id;
+        update {schema}.job j set cancel_at = coalesce(j.cancel_at, clock_timestamp()) where j.id = v_job.id;
+        if v_job.lease is null then
+            perform {schema}.bury(v_job.id, 'cancelled', 'operator');
+            what := 'cancelled';
+        else
+            -- Not gated by waiting: its holder may be busy, and must hear of it.
+            perform pg_notify({channel}, json_build_object('cancel', v_job.id, 'session', v_job.lease, 'claims', v_job.claims)::text);
+            what := 'asked';
+        end if;
+        return next;
+    end loop;
+end
+$fn$;

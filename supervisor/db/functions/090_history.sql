@@ -1,0 +1,79 @@
+-- make_partitions: history's partitions for today (UTC) and the days ahead.
+--
+-- Returns  the number made. One that another supervisor is making is left to it. A day whose rows
+--          already lie in the default partition cannot be carved out of it and stays there.
+create or replace function {schema}.make_partitions(p_days_ahead integer) returns integer
+language plpgsql set timezone = 'UTC' as $fn$
+declare
+    v_day  date;
+    v_name text;
+    v_made integer := 0;
+begin
+    for i in 0 .. p_days_ahead loop
+        v_day := (clock_timestamp() at time zone 'UTC')::date + i;
+        v_name := 'history_' || to_char(v_day, 'YYYYMMDD');
+        continue when exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+                               where n.nspname = {schema_literal} and c.relname = v_name);
+        begin
+            execute format('create table %I.%I partition of %I.history for values from (%L) to (%L)',
+                           {schema_literal}, v_name, {schema_literal}, v_day::timestamptz, (v_day + 1)::timestamptz);
+            v_made := v_made + 1;
+        exception when duplicate_table or check_violation or lock_not_available then
+            null;
+        end;
+    end loop;
+    return v_made;
+end
+$fn$;
+
+-- drop_partitions: drop history's partitions that ended more than p_keep ago.
+--
+-- Returns  the names dropped. Dropping needs a lock that a reader of history may hold for long: the
+--          caller sets lock_timeout, and the next call tries again.
+create or replace function {schema}.drop_partitions(p_keep interval) returns setof text
+language plpgsql set timezone = 'UTC' as $fn$
+declare
+    v_name text;
+begin
+    for v_name in
+        select c.relname from pg_catalog.pg_inherits i
+          join pg_catalog.pg_class c on c.oid = i.inhrelid
+         where i.inhparent = format('%I.history', {schema_literal})::regclass
+           and c.relname ~ '^history_[0-9]{8}$'
+           and to_date(substr(c.relname, 9), 'YYYYMMDD') + 1 < (clock_timestamp() - p_keep)
+         order by 1
+    loop
+        execute format('drop table %I.%I', {schema_literal}, v_name);
+        return next v_name;
+    end loop;
+end
+$fn$;
+
+-- prune: remove rows past their age from every helper table, in short batches.
+--
+-- Returns  rows removed; the caller goes on while it returns p_limit or more.
+create or replace function {schema}.prune(p_keep_history interval, p_keep_dead interval, p_limit integer) returns bigint
+language plpgsql as $fn$
+declare
+    v_total bigint := 0;
+    v_count bigint;
+begin
+    delete from {schema}.history_default h where h.ctid = any (array(
+        select x.ctid from {schema}.history_default x where x.finished_at < clock_timestamp() - p_keep_history limit p_limit));
+    get diagnostics v_count = row_count;
+    v_total := v_total + v_count;
+    delete from {schema}.dead_letter d where d.id = any (array(
+        select x.id from {schema}.dead_letter x where x.finished_at < clock_timestamp() - p_keep_dead
+         order by x.finished_at limit p_limit for update skip locked));
+    get diagnostics v_count = row_count;
+    v_total := v_total + v_count;
+    delete from {schema}.session s where s.id = any (array(
+        select x.id from {schema}.session x where x.closed_at < clock_timestamp() - interval '1 hour' limit p_limit));
+    get diagnostics v_count = row_count;
+    v_total := v_total + v_count;
+    delete from {schema}.waiting w where not exists (
+        select from {schema}.parent p where p.id = w.parent and p.expires_at > clock_timestamp());
+    delete from {schema}.parent p where p.expires_at < clock_timestamp() - interval '1 hour';
+    return v_total;
+end
+$fn$;

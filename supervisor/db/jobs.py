@@ -1,0 +1,251 @@
+"""One typed function per statement of a worker: claim, acknowledge, settle, and its session.
+
+Each takes a connection, sends one statement and returns its answer; what zero rows mean is said in the
+statement's file (sql/). Nothing here retries, logs or remembers.
+
+Elsewhere: connections and errors (link.py); what a supervisor's parent sends (tend.py); enqueueing
+(enqueue.py); what operators do (operate.py).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+from supervisor.db.statements import statement
+from supervisor.outcome import Outcome
+
+EPOCH: Final = "1970-01-01 00:00:00.000000+00"
+
+
+class Mark(NamedTuple):
+    """A place in a lane: run_at as UTC text of fixed width, and the id. Marks compare as they sort."""
+
+    at: str = EPOCH
+    id: int = 0
+
+
+class Lane(NamedTuple):
+    """A (queue, priority) pair: one range of the lane index."""
+
+    queue: str
+    priority: int
+
+
+@dataclass(slots=True)
+class ClaimedJob:
+    """A job this worker holds, as its claim returned it."""
+
+    id: int
+    token: int
+    kind: str
+    queue: str
+    priority: int
+    payload: str
+    headers: str
+    attempt: int
+    max_attempts: int
+    crashes: int
+    suspect: bool
+    timeout_s: float | None
+    created_at: datetime
+    run_at: datetime
+
+
+class Ack(NamedTuple):
+    """A finished run: job id, fencing token, seconds it ran."""
+
+    id: int
+    token: int
+    took_s: float
+
+
+class Answer(NamedTuple):
+    """What one round trip brought."""
+
+    jobs: list[ClaimedJob]
+    marks: dict[int, Mark]  # position in the asked lanes -> the lane's new mark
+    acked: int
+    lost: list[int]
+    short: bool
+    next_s: float | None
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of one run other than by success, and how its retry would back off."""
+
+    id: int
+    token: int
+    outcome: Outcome
+    base_s: float = 1.0
+    cap_s: float = 3600.0
+
+
+class Settled(NamedTuple):
+    """What became of one settled job; due_in_s is None unless it is queued again."""
+
+    id: int
+    status: str
+    due_in_s: float | None
+
+
+def numbers(values: Iterable[float | None]) -> str:
+    """An array literal; the driver's own list dumping costs more than the statement for long ones."""
+    return "{" + ",".join("NULL" if value is None else repr(value) for value in values) + "}"
+
+
+def texts(values: Iterable[str | None]) -> list[str | None]:
+    """A text array parameter."""
+    return list(values)
+
+
+def quoted(values: Iterable[str]) -> str:
+    """An array literal of texts that need quoting at most for backslash and double quote."""
+    return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
+
+
+async def work(
+    conn: AsyncConnection,
+    schema: str,
+    *,
+    session: int,
+    acks: Sequence[Ack] = (),
+    keep: int,
+    lanes: Sequence[Lane] = (),
+    marks: Sequence[Mark] = (),
+    limit: int = 0,
+    lookback_s: float = 0.0,
+) -> Answer:
+    """Acknowledge *acks* and claim up to *limit* due jobs of *lanes*, best lane first.
+
+    Any number of workers may call this at once; each job goes to one of them. Claimed jobs come lane by
+    lane, each in (run_at, id) order; their attempt and token are already counted up.
+
+    Raises:
+        psycopg.Error QS001: the session is closed; nothing was acknowledged or claimed.
+    """
+    async with conn.cursor(row_factory=tuple_row, binary=True) as cur:
+        await cur.execute(
+            statement("work", schema),
+            {
+                "session": session,
+                "ids": numbers(ack.id for ack in acks),
+                "claims": numbers(ack.token for ack in acks),
+                "took": numbers(ack.took_s for ack in acks),
+                "keep": keep,
+                "queues": quoted(lane.queue for lane in lanes),
+                "priorities": numbers(lane.priority for lane in lanes),
+                "mark_at": quoted(mark.at for mark in marks),
+                "mark_id": numbers(mark.id for mark in marks),
+                "limit": limit,
+                "lookback_s": lookback_s,
+            },
+        )
+        rows = await cur.fetchall()
+    control = json.loads(rows.pop()[4])
+    jobs = []
+    new_marks: dict[int, Mark] = {}
+    for row in rows:
+        index = row[0] - 1
+        lane = lanes[index]
+        new_marks[index] = Mark(row[13], row[14])
+        jobs.append(
+            ClaimedJob(
+                row[1], row[2], row[3], lane.queue, lane.priority, row[4], row[5], row[6], row[7], row[8], row[9],
+                row[10], row[11], row[12],
+            )
+        )  # fmt: skip
+    return Answer(
+        jobs,
+        new_marks,
+        control["acked"],
+        control["lost"] or [],
+        control["short"],
+        control["next"],
+        control["now"],
+    )
+
+
+async def settle(
+    conn: AsyncConnection,
+    schema: str,
+    *,
+    session: int,
+    settlements: Sequence[Settlement],
+    keep: int,
+    unknown_limit_s: float,
+) -> list[Settled]:
+    """End runs other than by success, or release them. A job missing from the answer had lost its lease."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("settle", schema),
+            {
+                "session": session,
+                "ids": numbers(item.id for item in settlements),
+                "claims": numbers(item.token for item in settlements),
+                "events": quoted(item.outcome.event for item in settlements),
+                "errors": texts(item.outcome.error for item in settlements),
+                "reasons": texts(item.outcome.reason for item in settlements),
+                "delays_s": numbers(item.outcome.delay for item in settlements),
+                "bases_s": numbers(item.base_s for item in settlements),
+                "caps_s": numbers(item.cap_s for item in settlements),
+                "keep": keep,
+                "limit_s": unknown_limit_s,
+            },
+        )
+        return [Settled(*row) for row in await cur.fetchall()]
+
+
+async def open_session(
+    conn: AsyncConnection, schema: str, *, session: int, parent: int, name: str, lease_s: float
+) -> None:
+    """Start *session*, live for *lease_s* seconds unless renewed."""
+    await conn.execute(
+        statement("open_session", schema), {"session": session, "parent": parent, "name": name, "lease_s": lease_s}
+    )
+
+
+async def close_session(conn: AsyncConnection, schema: str, *, session: int) -> None:
+    """End *session*: what it still holds goes back untouched at the next sweep."""
+    await conn.execute(statement("close_session", schema), {"session": session})
+
+
+async def move_session(
+    conn: AsyncConnection,
+    schema: str,
+    *,
+    old: int,
+    new: int,
+    parent: int,
+    name: str,
+    lease_s: float,
+    held: Sequence[tuple[int, int]],
+) -> set[int]:
+    """Carry the (id, token) pairs of *held* from session *old* to *new*; the ids that came along."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("move_session", schema),
+            {
+                "old": old,
+                "new": new,
+                "parent": parent,
+                "name": name,
+                "lease_s": lease_s,
+                "ids": numbers(job_id for job_id, _ in held),
+                "claims": numbers(token for _, token in held),
+            },
+        )
+        return {row[0] for row in await cur.fetchall()}
+
+
+async def renew(conn: AsyncConnection, schema: str, *, sessions: Sequence[int], lease_s: float) -> set[int]:
+    """Prolong *sessions* by *lease_s* seconds from now; those not in the answer are closed for good."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(statement("renew", schema), {"ids": numbers(sessions), "lease_s": lease_s})
+        return {row[0] for row in await cur.fetchall()}

@@ -1,0 +1,241 @@
+"""Connections the service keeps for itself.
+
+    Link    one connection for one purpose, opened when needed, replaced when broken
+    pools   small pools for handlers' own transactions, so that they can never hold up an ack
+
+A link has one user at a time; callers queue on its lock. Every call has a deadline of its own: a
+connection that does not answer by then is closed, never handed on in an unknown state.
+
+Always true: sessions run at READ COMMITTED whatever the role's default is; a connection that failed
+with a connection error is not used again; what is raised says whether the server may have done the
+work: DatabaseUnavailable.unsure is true when the statement had been sent.
+
+Elsewhere: the statements (jobs.py, tend.py); waiting for notifications (listener.py).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from supervisor.errors import DatabaseUnavailable, SessionClosed
+
+T = TypeVar("T")
+
+# Undone by the server as a whole and right to send again: serialization failure, deadlock, lock not
+# available, and a statement cancelled by a time limit.
+RETRYABLE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
+# The server is up but cannot take writes (a standby, or read-only after a failover): look for another.
+_WRONG_SERVER: Final = frozenset({"25006", "57P03", "57P01", "57P02", "53300"})
+_SETUP: Final = (
+    "select set_config('default_transaction_isolation', 'read committed', false), "
+    "set_config('default_transaction_read_only', 'off', false), "
+    "set_config('idle_in_transaction_session_timeout', '0', false), "
+    "set_config('statement_timeout', %s, false), set_config('lock_timeout', '0', false)"
+)
+
+
+def service_conninfo(conninfo: str, application_name: str, connect_timeout_s: float) -> str:
+    """*conninfo* with what a long-lived connection needs, where the user has not said otherwise.
+
+    Keepalives and the TCP user timeout find a peer that vanished without a word within half a minute.
+    """
+    wanted = {
+        "application_name": application_name,
+        "connect_timeout": str(max(1, round(connect_timeout_s))),
+        "keepalives": "1",
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "20000",
+        "target_session_attrs": "read-write",
+    }
+    given = conninfo_to_dict(conninfo)
+    return make_conninfo(conninfo, **{key: value for key, value in wanted.items() if key not in given})
+
+
+async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_s: float) -> AsyncConnection:
+    """An autocommit connection set up for the service. Raises DatabaseUnavailable."""
+    try:
+        async with asyncio.timeout(connect_timeout_s + 1):
+            conn = await AsyncConnection.connect(conninfo, autocommit=True)
+            try:
+                await conn.execute(_SETUP, (f"{int(statement_timeout_s * 1000)}ms",))
+            except BaseException:
+                await conn.close()
+                raise
+            return conn
+    except TimeoutError as error:
+        raise DatabaseUnavailable(f"no answer within {connect_timeout_s:g} s of connecting", unsure=False) from error
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(first_line(error), unsure=False) from error
+
+
+class Link:
+    """One connection, kept while it works.
+
+    Args:
+        statement_timeout_s: How long the server may work on one statement; the link waits 2 s more
+            for the answer before it gives the connection up.
+    """
+
+    def __init__(self, conninfo: str, *, name: str, statement_timeout_s: float, connect_timeout_s: float) -> None:
+        self._conninfo = service_conninfo(conninfo, name, connect_timeout_s)
+        self._statement_timeout_s = statement_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._conn: AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+        self.down_since: float | None = None
+        """When the link last began to fail (monotonic seconds); None while it works."""
+
+    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Run *work* with the connection, once.
+
+        Raises:
+            DatabaseUnavailable: no connection could be had (unsure is false), or it broke or stayed
+                silent after the statement was sent (unsure is true: it may have been committed).
+            SessionClosed: the statement found its session closed; nothing was done.
+            psycopg.Error: the server refused the statement and undid it; the connection is kept.
+        """
+        async with self._lock:
+            conn = self._conn
+            if conn is None or conn.closed:
+                try:
+                    conn = self._conn = await connect(
+                        self._conninfo,
+                        statement_timeout_s=self._statement_timeout_s,
+                        connect_timeout_s=self._connect_timeout_s,
+                    )
+                except DatabaseUnavailable:
+                    self.down_since = self.down_since or time.monotonic()
+                    raise
+            try:
+                async with asyncio.timeout(self._statement_timeout_s + 2):
+                    result = await work(conn)
+            except TimeoutError as error:
+                await self._drop()
+                raise DatabaseUnavailable(
+                    f"no answer within {self._statement_timeout_s + 2:g} s", unsure=True
+                ) from error
+            except psycopg.Error as error:
+                raise await self._judge(conn, error) from error
+            except BaseException:
+                # Cancelled or failed half-way: whatever the connection is doing, nobody waits for it.
+                await self._drop()
+                raise
+            self.down_since = None
+            return result
+
+    async def _judge(self, conn: AsyncConnection, error: psycopg.Error) -> Exception:
+        if error.sqlstate == "QS001":
+            return SessionClosed(first_line(error))
+        if error.sqlstate in _WRONG_SERVER or conn.closed or conn.broken or error.sqlstate is None:
+            await self._drop()
+            return DatabaseUnavailable(first_line(error), unsure=error.sqlstate != "25006")
+        if conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            await self._drop()
+        return error
+
+    async def _drop(self) -> None:
+        conn, self._conn = self._conn, None
+        self.down_since = self.down_since or time.monotonic()
+        if conn is not None:
+            await conn.close()
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        async with self._lock:
+            conn, self._conn = self._conn, None
+            if conn is not None:
+                await conn.close()
+
+
+class HandlerPools:
+    """The connections lent to handlers for their own transactions; none is open until one asks.
+
+    Each pool holds at most *size* connections. A handler that asks while all are lent waits up to
+    *timeout_s* seconds, then gets psycopg_pool.PoolTimeout.
+    """
+
+    def __init__(self, conninfo: str, *, name: str, size: int, timeout_s: float, connect_timeout_s: float) -> None:
+        self._conninfo = service_conninfo(conninfo, name, connect_timeout_s)
+        self._size = size
+        self._timeout_s = timeout_s
+        self._async: AsyncConnectionPool | None = None
+        self._sync: ConnectionPool | None = None
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for an async handler; returned to the pool in every case."""
+        if self._async is None:
+            self._async = AsyncConnectionPool(
+                self._conninfo,
+                min_size=0,
+                max_size=self._size,
+                timeout=self._timeout_s,
+                max_idle=60,
+                open=False,
+                check=AsyncConnectionPool.check_connection,
+                configure=_configure_async,
+                name="handlers",
+            )
+            await self._async.open()
+        async with self._async.connection() as conn:
+            yield conn
+
+    def sync_pool(self) -> ConnectionPool:
+        """The pool for handlers that run in threads."""
+        if self._sync is None:
+            self._sync = ConnectionPool(
+                self._conninfo,
+                min_size=0,
+                max_size=self._size,
+                timeout=self._timeout_s,
+                max_idle=60,
+                open=True,
+                check=ConnectionPool.check_connection,
+                configure=_configure_sync,
+                name="handlers",
+            )
+        return self._sync
+
+    def stats(self) -> dict[str, int]:
+        """Connections by state over both pools: open, idle, waiting (callers without one)."""
+        totals = {"open": 0, "idle": 0, "waiting": 0}
+        for pool in (self._async, self._sync):
+            if pool is not None:
+                stats = pool.get_stats()
+                totals["open"] += stats.get("pool_size", 0)
+                totals["idle"] += stats.get("pool_available", 0)
+                totals["waiting"] += stats.get("requests_waiting", 0)
+        return totals
+
+    async def close(self) -> None:
+        """Close both pools."""
+        if self._async is not None:
+            await self._async.close(timeout=1.0)
+        if self._sync is not None:
+            await asyncio.to_thread(self._sync.close, 1.0)
+
+
+async def _configure_async(conn: AsyncConnection) -> None:
+    await conn.set_autocommit(True)
+    await conn.execute(_SETUP, ("0",))
+    await conn.set_autocommit(False)
+
+
+def _configure_sync(conn: Connection) -> None:
+    conn.autocommit = True
+    conn.execute(_SETUP, ("0",))
+    conn.autocommit = False
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text: the rest is detail that may quote data."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

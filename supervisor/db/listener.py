@@ -1,0 +1,120 @@
+"""Notifications: the one LISTEN connection of a supervisor.
+
+    connecting -> listening -> (probe fails, connection breaks) -> connecting ...
+
+The order is LISTEN, then tell the owner to look for itself, then wait: whatever was enqueued while
+nobody listened is found by that look. A self-test sends one notification through the same address and
+waits for it: a transaction-mode pooler accepts LISTEN and then never delivers.
+
+Always true: `run` ends only when cancelled. A dead connection object is never used again. A half-open
+connection is found by a timed probe, not only by keepalives.
+
+Elsewhere: what a notification means (parent/waker.py).
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import psycopg
+from psycopg import AsyncConnection, sql
+
+from supervisor.db.link import connect, first_line, service_conninfo
+from supervisor.db.statements import channel
+from supervisor.errors import DatabaseUnavailable
+
+SELF_TEST_S: Final = 3.0
+PROBE_EVERY_S: Final = 10.0
+PROBE_TIMEOUT_S: Final = 3.0
+_PAUSES_S: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
+
+
+class Listener:
+    """Listens on a schema's channel and reconnects for ever.
+
+    Args:
+        on_notice: called with each notification's text.
+        on_listening: awaited each time LISTEN is active again, before the first wait: look for work.
+        on_lost: called with the reason each time the connection is lost or cannot be had.
+        on_deaf: called when the self-test's notification did not arrive: a pooler is in between.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        schema: str,
+        *,
+        name: str,
+        connect_timeout_s: float,
+        on_notice: Callable[[str], None],
+        on_listening: Callable[[], Awaitable[None]],
+        on_lost: Callable[[str], None],
+        on_deaf: Callable[[], None],
+    ) -> None:
+        self._conninfo = service_conninfo(conninfo, name, connect_timeout_s)
+        self._connect_timeout_s = connect_timeout_s
+        self._channel = channel(schema)
+        self._on_notice = on_notice
+        self._on_listening = on_listening
+        self._on_lost = on_lost
+        self._on_deaf = on_deaf
+        self.listening = False
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        failures = 0
+        while True:
+            try:
+                conn = await connect(
+                    self._conninfo,
+                    statement_timeout_s=PROBE_TIMEOUT_S,
+                    connect_timeout_s=self._connect_timeout_s,
+                )
+            except DatabaseUnavailable as error:
+                self._on_lost(error.reason)
+            else:
+                try:
+                    await self._listen(conn)
+                    failures = 0
+                except (psycopg.Error, TimeoutError, OSError) as error:
+                    if self.listening:
+                        failures = 0
+                    self._on_lost(first_line(error) or "no answer to the probe")
+                finally:
+                    self.listening = False
+                    with contextlib.suppress(psycopg.Error, OSError):
+                        await conn.close()
+            pause = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
+            failures += 1
+            await asyncio.sleep(pause)
+
+    async def _listen(self, conn: AsyncConnection) -> None:
+        nonce = f"self-test {secrets.token_hex(8)}"
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await conn.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+            await conn.execute("select pg_notify(%s, %s)", (self._channel, nonce))
+        if not await self._hear(conn, nonce):
+            self._on_deaf()
+            # Stay deaf until the connection is replaced: nothing will come, polling does the work.
+            await asyncio.sleep(60)
+            return
+        self.listening = True
+        await self._on_listening()
+        while True:
+            async for notice in conn.notifies(timeout=PROBE_EVERY_S):
+                self._deliver(notice.payload)
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await conn.execute("select 1")
+
+    async def _hear(self, conn: AsyncConnection, nonce: str) -> bool:
+        async for notice in conn.notifies(timeout=SELF_TEST_S):
+            if notice.payload == nonce:
+                return True
+            self._deliver(notice.payload)
+        return False
+
+    def _deliver(self, payload: str) -> None:
+        if not payload.startswith("self-test "):
+            self._on_notice(payload)

@@ -1,0 +1,126 @@
+"""Bring a database's schema to this version's.
+
+Migrations go forward only and each is applied once, all in one transaction under an advisory lock, so
+any number of processes may migrate at once and a failure leaves the schema as it was. Functions are
+installed again whenever a migration was applied or their text differs from what is installed.
+
+Always true: a schema newer than this code is never touched. Old supervisors go on running beside a
+newer schema: migrations only add, and functions keep their names and parameters until no released
+version calls them.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from supervisor.db import statements
+from supervisor.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew
+
+_LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('pg-supervisor migrate ' || %s, 0))"
+_PARTITIONS_AHEAD: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationReport:
+    """What migrate did: the version before and after, the migrations applied, whether functions were."""
+
+    schema: str
+    before: int
+    after: int
+    applied: tuple[str, ...]
+    functions_installed: bool
+
+
+def known_version() -> int:
+    """The newest schema version that this code knows."""
+    return max(int(name.split("_", 1)[0]) for name, _ in statements.scripts("migrations"))
+
+
+def _functions_digest(schema: str) -> str:
+    digest = hashlib.sha256()
+    for name, text in statements.scripts("functions"):
+        digest.update(f"{name}\0{statements.render(text, schema)}\0".encode())
+    return digest.hexdigest()
+
+
+def migrate(conninfo: str, schema: str = "supervisor", *, lock_timeout_s: float = 10.0) -> MigrationReport:
+    """Create or upgrade *schema* to this version, in one transaction.
+
+    Args:
+        lock_timeout_s: How long one statement may wait for a table lock before the whole migration
+            is undone, in seconds. Waiting longer would queue every claim behind it.
+
+    Raises:
+        SchemaTooNew: the schema is newer than this code; nothing was changed.
+        DatabaseUnavailable: the server could not be reached or a lock could not be had in time;
+            nothing was changed.
+    """
+    statements.check_schema(schema)
+    try:
+        with psycopg.connect(conninfo, autocommit=False, application_name="pg-supervisor migrate") as conn:
+            conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            return _migrate(conn, schema, lock_timeout_s)
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(f"migration undone: {_first_line(error)}", 0.0) from error
+
+
+def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> MigrationReport:
+    cur = conn.cursor(row_factory=tuple_row)
+    cur.execute(_LOCK, (schema,))
+    cur.execute("select set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
+    cur.execute("select set_config('statement_timeout', '0', true)")
+    name = sql.Identifier(schema)
+    cur.execute("select 1 from pg_catalog.pg_namespace where nspname = %s", (schema,))
+    if cur.fetchone() is None:  # "if not exists" would ask for the right to create even when it does
+        cur.execute(sql.SQL("create schema {}").format(name))
+    cur.execute(
+        sql.SQL(
+            "create table if not exists {}.migration (version integer primary key, name text not null, "
+            "applied_at timestamptz not null default clock_timestamp(), functions text)"
+        ).format(name)
+    )
+    cur.execute(sql.SQL("select coalesce(max(version), 0) from {}.migration").format(name))
+    row = cur.fetchone()
+    before = int(row[0]) if row else 0
+    known = known_version()
+    if before > known:
+        raise SchemaTooNew(schema, before, known)
+    applied = []
+    for script, text in statements.scripts("migrations"):
+        version = int(script.split("_", 1)[0])
+        if version <= before:
+            continue
+        cur.execute(statements.render(text, schema).encode())
+        cur.execute(
+            sql.SQL("insert into {}.migration (version, name) values (%s, %s)").format(name), (version, script)
+        )
+        applied.append(script)
+    digest = _functions_digest(schema)
+    cur.execute(sql.SQL("select functions from {}.migration where version = %s").format(name), (known,))
+    row = cur.fetchone()
+    install = row is None or row[0] != digest
+    if install:
+        for _, text in statements.scripts("functions"):
+            cur.execute(statements.render(text, schema).encode())
+        cur.execute(
+            sql.SQL("update {}.migration set functions = %s where version = %s").format(name), (digest, known)
+        )
+    cur.execute(sql.SQL("select {}.make_partitions(%s)").format(name), (_PARTITIONS_AHEAD,))
+    return MigrationReport(schema, before, known, tuple(applied), install)
+
+
+def check_version(found: int | None, schema: str) -> None:
+    """Raise SchemaMissing or SchemaTooNew unless a schema at version *found* can be worked with."""
+    known = known_version()
+    if found is None or found < known:
+        raise SchemaMissing(schema)
+    if found > known:
+        raise SchemaTooNew(schema, found, known)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,62 @@
+"""The SQL of the product, read from files.
+
+    migrations/NNNN_name.sql   tables; applied once each, in order
+    functions/NNN_name.sql     functions and triggers; installed after the last migration
+    sql/name.sql               what the service itself sends; one statement per file
+
+Placeholders, and nothing else, are replaced: {schema} (quoted name), {schema_literal} and {channel}
+(quoted strings). A schema name that needs thinking about is refused here, and quoted all the same.
+
+Elsewhere: running migrations (migrate.py); a typed function per statement (jobs.py, tend.py).
+"""
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from psycopg import sql
+
+from supervisor.errors import InvalidJob
+
+_SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+
+
+def check_schema(schema: str) -> str:
+    """Return *schema*, or raise InvalidJob when it cannot name the queue's schema."""
+    if not _SCHEMA_NAME.fullmatch(schema):
+        raise InvalidJob(
+            "schema",
+            "must be 1 to 48 of a-z, 0-9 and _, not starting with a digit (set SUPERVISOR_SCHEMA)",
+        )
+    return schema
+
+
+def channel(schema: str) -> str:
+    """The one notification channel of *schema*."""
+    return check_schema(schema)
+
+
+@cache
+def render(text: str, schema: str) -> str:
+    """*text* with its placeholders replaced for *schema*."""
+    check_schema(schema)
+    return (
+        text.replace("{schema_literal}", sql.Literal(schema).as_string(None))
+        .replace("{channel}", sql.Literal(channel(schema)).as_string(None))
+        .replace("{schema}", sql.Identifier(schema).as_string(None))
+    )
+
+
+@cache
+def statement(name: str, schema: str) -> bytes:
+    """The statement of sql/*name*.sql for *schema*, without its header."""
+    text = files("supervisor.db").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return render("\n".join(lines).strip(), schema).encode()
+
+
+def scripts(folder: str) -> list[tuple[str, str]]:
+    """The (name, text) of every file in *folder* ("migrations" or "functions"), in order of name."""
+    found = [entry for entry in files("supervisor.db").joinpath(folder).iterdir() if entry.name.endswith(".sql")]
+    return sorted((entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in found)

@@ -1,0 +1,196 @@
+"""One typed function per statement of a supervisor's parent: lanes, sweeps, its own row, retention.
+
+Elsewhere: sessions and settling (jobs.py); when and how often (parent/tender.py).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+from supervisor.db.jobs import Lane, Mark, numbers, quoted
+from supervisor.db.statements import statement
+
+
+class LowWater(NamedTuple):
+    """Where one lane's unclaimed rows begin, whether one is due, when the next is, what looking cost."""
+
+    lane: Lane
+    mark: Mark
+    due: bool
+    next_s: float | None
+    cost_ms: float
+
+
+class Swept(NamedTuple):
+    """One job that a sweep touched; what is moved, released or crashed."""
+
+    id: int
+    what: str
+    status: str
+
+
+async def try_tend(conn: AsyncConnection, schema: str) -> bool:
+    """Whether this transaction is the one that tends the queue; others skip. Never waits."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        row = await (await cur.execute(statement("try_tend", schema))).fetchone()
+        return bool(row and row[0])
+
+
+async def reap(conn: AsyncConnection, schema: str) -> list[tuple[int, str]]:
+    """Close the sessions that nobody renewed in time; their ids and names."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        return [(row[0], row[1]) for row in await (await cur.execute(statement("reap", schema))).fetchall()]
+
+
+async def discover(conn: AsyncConnection, schema: str) -> int:
+    """Register lanes found in the job table; how many were new."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        row = await (await cur.execute(statement("discover", schema))).fetchone()
+        return int(row[0]) if row else 0
+
+
+async def lanes(conn: AsyncConnection, schema: str) -> dict[Lane, Mark]:
+    """Every known lane with its published mark."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        rows = await (await cur.execute(statement("lanes", schema))).fetchall()
+        return {Lane(row[0], row[1]): Mark(row[2], row[3]) for row in rows}
+
+
+async def add_lanes(conn: AsyncConnection, schema: str, new: Sequence[Lane]) -> None:
+    """Register *new* lanes; known ones are left alone."""
+    await conn.execute(
+        statement("add_lanes", schema),
+        {"queues": quoted(lane.queue for lane in new), "priorities": numbers(lane.priority for lane in new)},
+    )
+
+
+async def low_water(
+    conn: AsyncConnection, schema: str, marks: Sequence[tuple[Lane, Mark]], *, lookback_s: float
+) -> list[LowWater]:
+    """The low-water mark of each lane, looked for from the mark given with it."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("low_water", schema),
+            {
+                "queues": quoted(lane.queue for lane, _ in marks),
+                "priorities": numbers(lane.priority for lane, _ in marks),
+                "mark_at": quoted(mark.at for _, mark in marks),
+                "mark_id": numbers(mark.id for _, mark in marks),
+                "lookback_s": lookback_s,
+            },
+        )
+        return [
+            LowWater(marks[row[0] - 1][0], Mark(row[1], row[2]), row[3], row[4], row[5]) for row in await cur.fetchall()
+        ]
+
+
+async def sweep(
+    conn: AsyncConnection,
+    schema: str,
+    lane: Lane,
+    *,
+    lo: Mark,
+    hi: Mark,
+    front: str | None,
+    base_s: float,
+    cap_s: float,
+    limit: int = 1000,
+) -> list[Swept]:
+    """Repair [lo, hi) of *lane*, at most *limit* rows; *front* None leaves unclaimed rows alone."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("sweep", schema),
+            {
+                "queue": lane.queue,
+                "priority": lane.priority,
+                "lo_at": lo.at,
+                "lo_id": lo.id,
+                "hi_at": hi.at,
+                "hi_id": hi.id,
+                "front": front,
+                "base_s": base_s,
+                "cap_s": cap_s,
+                "limit": limit,
+            },
+        )
+        return [Swept(*row) for row in await cur.fetchall()]
+
+
+async def publish_mark(conn: AsyncConnection, schema: str, lane: Lane, mark: Mark) -> None:
+    """Raise *lane*'s published mark to *mark*; never lowers it."""
+    await conn.execute(
+        statement("publish_mark", schema),
+        {"queue": lane.queue, "priority": lane.priority, "mark_at": mark.at, "mark_id": mark.id},
+    )
+
+
+async def beat(
+    conn: AsyncConnection,
+    schema: str,
+    *,
+    parent: int,
+    name: str,
+    host: str,
+    pid: int,
+    version: str,
+    state: str,
+    detail: str,
+    ttl_s: float,
+    waiting: bool,
+) -> None:
+    """Say that this supervisor lives and whether it wants wake-ups; *detail* is JSON text."""
+    await conn.execute(
+        statement("parent_beat", schema),
+        {
+            "id": parent,
+            "name": name,
+            "host": host,
+            "pid": pid,
+            "version": version,
+            "state": state,
+            "detail": detail,
+            "ttl_s": ttl_s,
+            "waiting": waiting,
+        },
+    )
+
+
+async def gone(conn: AsyncConnection, schema: str, *, parent: int) -> None:
+    """This supervisor has stopped."""
+    await conn.execute(statement("parent_gone", schema), {"id": parent})
+
+
+async def version(conn: AsyncConnection, schema: str) -> int | None:
+    """The schema's version; raises psycopg.errors.UndefinedTable when there is none."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        row = await (await cur.execute(statement("version", schema))).fetchone()
+        return row[0] if row else None
+
+
+async def make_partitions(conn: AsyncConnection, schema: str, *, days_ahead: int) -> int:
+    """Make history's partitions for today and the days ahead; how many were made."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        row = await (await cur.execute(statement("make_partitions", schema), {"days_ahead": days_ahead})).fetchone()
+        return int(row[0]) if row else 0
+
+
+async def drop_partitions(conn: AsyncConnection, schema: str, *, keep_s: float) -> list[str]:
+    """Drop history's partitions that ended more than *keep_s* seconds ago; their names."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        rows = await (await cur.execute(statement("drop_partitions", schema), {"keep_s": keep_s})).fetchall()
+        return [row[0] for row in rows]
+
+
+async def prune(
+    conn: AsyncConnection, schema: str, *, keep_history_s: float, keep_dead_s: float, limit: int = 1000
+) -> int:
+    """Remove one batch of rows past their age from the helper tables; how many went."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("prune", schema),
+            {"keep_history_s": keep_history_s, "keep_dead_s": keep_dead_s, "limit": limit},
+        )
+        row = await cur.fetchone()
+        return int(row[0]) if row else 0
