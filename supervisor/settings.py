@@ -1,0 +1,389 @@
+"""Settings: read once at start, checked whole, never changed.
+
+    command line > SUPERVISOR_X > SUPERVISOR_X_FILE (secrets only) > default
+
+Units are in the names (`_s`: seconds). Every problem is found in one go and told
+as a line that names the variable and gives the numbers. Workers get a pickled copy.
+
+Always true: no secret is in a problem, in `repr`, or in `redacted()`; whoever
+holds a Settings object has told `dsn.mask` its passwords.
+
+Elsewhere: reading and hiding addresses (dsn.py); docs/settings.md is written by
+`python -m supervisor.settings`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from supervisor import dsn
+from supervisor.errors import InvalidJob, SettingsInvalid
+from supervisor.payload import check_name
+
+PREFIX: Final = "SUPERVISOR_"
+SECRETS: Final = ("database_url", "listen_database_url")
+ALL_QUEUES: Final = "*"
+
+
+class QueueWeight(NamedTuple):
+    """A queue a worker takes from; of two with due jobs, one with twice the weight is asked first twice as often."""
+
+    name: str
+    weight: int
+
+
+def parse_queues(text: str) -> tuple[QueueWeight, ...]:
+    """`critical*4,default*2,bulk` as names with weights; `*` stands for all queues not named."""
+    found: list[QueueWeight] = []
+    for part in (part.strip() for part in text.split(",")):
+        name, star, digits = part.rpartition("*")
+        if not (star and name and digits.isascii() and digits.isdigit()):
+            name, digits = part, "1"
+        try:
+            check_name("queue", name)
+        except InvalidJob as refused:
+            raise ValueError(f"a queue's name {refused.reason}") from None
+        if not 1 <= int(digits) <= 1000:
+            raise ValueError(f"queue {name!r} has weight {digits}; weights are 1 to 1000")
+        if any(name == other.name for other in found):
+            raise ValueError(f"queue {name!r} is named twice")
+        found.append(QueueWeight(name, int(digits)))
+    return tuple(found)
+
+
+def _names(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _port(value: object) -> object:
+    word = str(value).strip().lower()
+    if word.startswith("tcp://"):
+        raise ValueError(
+            "was set by Kubernetes for a Service of that name: set enableServiceLinks: false, or rename the Service"
+        )
+    return None if word in {"", "0", "off", "none"} else 0 if word == "auto" else value
+
+
+def _runtime_dir() -> Path:
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "supervisor" if base else Path(tempfile.gettempdir()) / f"supervisor-{os.getuid()}"
+
+
+def usable_cpus() -> int:
+    """Processors this process may use: its affinity mask, and the quota of its container, rounded up."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(count, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no cgroup v2 here, or no quota ("max")
+        return count
+
+
+Seconds = Annotated[float, Field(gt=0, le=366 * 86400, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=366 * 86400, allow_inf_nan=False)]
+Queues = Annotated[
+    tuple[QueueWeight, ...], NoDecode, BeforeValidator(lambda v: parse_queues(v) if isinstance(v, str) else v)
+]
+
+
+def _setting(meaning: str, default: Any = ..., *, says: str = "", **rest: Any) -> Any:
+    """A field; *says* is the default in words where it is computed."""
+    return Field(default, description=meaning, json_schema_extra={"says": says} if says else None, **rest)
+
+
+def _computed(meaning: str, factory: Any, says: str, **rest: Any) -> Any:
+    return Field(default_factory=factory, description=meaning, json_schema_extra={"says": says}, **rest)
+
+
+class Settings(BaseSettings):
+    """All settings of a service. `Settings.load` is the way in."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
+        validate_default=False,
+        populate_by_name=True,
+    )
+
+    # Database
+    database_url: SecretStr | None = _setting(
+        "Address of the database: a postgresql:// URL or key=value form. Several hosts may be named.",
+        None,
+        says="an embedded PostgreSQL",
+    )
+    listen_database_url: SecretStr | None = _setting(
+        "Direct address for LISTEN, where database_url leads through a transaction pooler.", None, says="database_url"
+    )
+    schema_: str = _setting(
+        "Schema of the tables and functions.",
+        "supervisor",
+        validation_alias="SUPERVISOR_SCHEMA",
+        pattern=r"^[a-z_][a-z0-9_]{0,47}$",
+    )
+    pool_size: int = _setting("Database connections of each worker.", 2, ge=1, le=10)
+    connect_timeout_s: Seconds = _setting("Patience for a new connection.", 5.0)
+    statement_timeout_s: Seconds = _setting("Patience for one statement of the service.", 15.0)
+    wake: bool = _setting("LISTEN for new jobs. Off: jobs are found by polling alone.", True)
+    poll_every_s: Seconds = _setting("Longest time between two looks for jobs while LISTEN works.", 5.0)
+    poll_without_listen_s: Seconds = _setting("The same while LISTEN does not work.", 1.0)
+
+    # Work
+    handlers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = _setting(
+        "Modules with handlers, comma separated; each is imported once, by the fork server.", ("handlers",)
+    )
+    queues: Queues = _setting(
+        "Queues to work on with their weights, as in critical*4,default*2,bulk; * is all others.",
+        (QueueWeight(ALL_QUEUES, 1),),
+    )
+    processes: int = _computed("Worker processes.", usable_cpus, "the processors this process may use", ge=1, le=1024)
+    concurrency: int = _setting("Jobs one worker runs at the same time.", 10, ge=1, le=1000)
+    prefetch: int = _setting("Jobs one worker claims beyond those it runs.", 10, ge=0, le=1000)
+    max_unacked: int = _setting(
+        "Results waiting to be stored at which a worker stops claiming.", 1000, ge=1, le=100_000
+    )
+    kill_after_s: SecondsOrZero = _setting("From a job's timeout to the kill of a worker that still runs it.", 5.0)
+    retry_base_s: SecondsOrZero = _setting("Delay before the first retry; doubles with each.", 1.0)
+    retry_cap_s: Annotated[float, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = _setting(
+        "Longest delay between two attempts.", 3600.0
+    )
+    unknown_kind_limit_s: SecondsOrZero = _setting(
+        "Age at which a job that no worker has a handler for is dead.", 86400.0
+    )
+
+    # Leases
+    lease_s: Seconds = _setting("How long a worker's jobs stay its own without renewal.", 30.0)
+    renew_every_s: Seconds = _computed(
+        "Time between two renewals.", lambda data: data.get("lease_s", 30.0) / 3, "lease_s / 3"
+    )
+    reap_every_s: Seconds = _setting("Time between two looks for lapsed leases.", 1.0)
+    fence: bool = _setting("Stop running jobs before a lease that cannot be renewed passes to others.", True)
+
+    # Processes
+    drain_timeout_s: SecondsOrZero = _setting(
+        "How long running jobs may go on after SIGTERM. The platform's grace must be longer.", 25.0
+    )
+    restart_backoff_s: SecondsOrZero = _setting(
+        "Delay before a worker is restarted once its budget is spent; doubles.", 0.1
+    )
+    restart_backoff_cap_s: SecondsOrZero = _setting("Longest delay before a restart.", 5.0)
+    restart_budget: int = _setting("Crashes per minute and worker that are restarted at once.", 20, ge=0, le=10_000)
+    max_jobs: int | None = _setting("A worker is replaced after so many jobs.", None, says="never", ge=1)
+    max_rss_mb: int | None = _setting(
+        "A worker is replaced when it has grown by so many MiB since its start.", None, says="never", ge=1
+    )
+    max_age_s: Seconds | None = _setting("A worker is replaced after so long.", None, says="never")
+
+    # Keeping
+    keep_history_days: int = _setting(
+        "Days that finished jobs are kept in the history; 0 keeps none.", 7, ge=0, le=36500
+    )
+    keep_dead_days: int = _setting("Days that dead jobs are kept for retry.", 30, ge=1, le=36500)
+    keep_payload: bool = _setting("Keep payloads in the history.", False)
+
+    # Seeing it
+    name: str = _computed(
+        "Name of this service in logs and views; a label only.", socket.gethostname, "the host's name"
+    )
+    health_host: str = _setting("Address of /metrics, /livez and /readyz.", "127.0.0.1", min_length=1)
+    health_port: Annotated[int, Field(ge=0, le=65535)] | None = _setting(
+        "Its port; 0 or off: no such server; auto: a free port, told in the log.", 9090
+    )
+    log_format: Literal["auto", "console", "json"] = _setting("auto: console on a terminal, else json.", "auto")
+    log_level: Literal["debug", "info", "warning", "error"] = _setting("Least level that is logged.", "info")
+    run_dir: Path = _computed(
+        "Directory for sockets and metric files of the running service.",
+        _runtime_dir,
+        "$XDG_RUNTIME_DIR/supervisor, else one in the temporary directory",
+    )
+
+    @classmethod
+    def load(cls, **flags: Any) -> Self:
+        """The settings of this process; *flags* (by field name, None: not given) go before the environment.
+
+        Raises:
+            SettingsInvalid: With every problem, one line each.
+        """
+        given = {"schema_" if key == "schema" else key: value for key, value in flags.items() if value is not None}
+        problems = list(_read_secret_files(given))
+        try:
+            settings = cls(**given)
+        except ValidationError as invalid:
+            problems += _explain(invalid, given)
+        if problems:
+            raise SettingsInvalid(problems) from None  # the cause would carry the values
+        return settings
+
+    @field_validator(*SECRETS, mode="after")
+    @classmethod
+    def _check_address(cls, value: SecretStr | None) -> SecretStr | None:
+        return None if value is None else SecretStr(dsn.parse(value.get_secret_value()).text)
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("health_port", mode="before")
+    @classmethod
+    def _check_port(cls, value: object) -> object:
+        return _port(value)
+
+    @field_validator("name", mode="after")
+    @classmethod
+    def _check_label(cls, value: str) -> str:
+        try:
+            return check_name("name", value)
+        except InvalidJob as refused:
+            raise ValueError(refused.reason) from None
+
+    @field_validator("handlers", mode="after")
+    @classmethod
+    def _check_modules(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for module in value:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise ValueError(f"{module!r} is not a module's name such as handlers or shop.jobs")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.listen_database_url and not self.database_url:
+            raise ValueError("listen_database_url is set but database_url is not: the embedded database needs neither")
+        if self.lease_s < 3 * self.renew_every_s * (1 - 1e-9):
+            raise ValueError(
+                f"lease_s={self.lease_s:g} must be at least 3 x renew_every_s={self.renew_every_s:g}: "
+                "one late renewal must not cost a running job its lease"
+            )
+        if self.retry_base_s > self.retry_cap_s:
+            raise ValueError(f"retry_base_s={self.retry_base_s:g} must not be above retry_cap_s={self.retry_cap_s:g}")
+        if self.restart_backoff_s > self.restart_backoff_cap_s:
+            raise ValueError(
+                f"restart_backoff_s={self.restart_backoff_s:g} must not be above "
+                f"restart_backoff_cap_s={self.restart_backoff_cap_s:g}"
+            )
+        self._remember()
+        return self
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        super().__setstate__(state)
+        self._remember()
+
+    def _remember(self) -> None:
+        for secret in SECRETS:
+            if value := getattr(self, secret):
+                dsn.remember(dsn.parse(value.get_secret_value()))
+
+    def redacted(self) -> dict[str, Any]:
+        """Every setting by its name, passwords hidden: for logs and screens."""
+        shown = self.model_dump(mode="json")
+        for secret in SECRETS:
+            value = getattr(self, secret)
+            shown[secret] = dsn.mask(value.get_secret_value()) if value else None
+        shown["queues"] = ",".join(f"{q.name}*{q.weight}" if q.weight != 1 else q.name for q in self.queues)
+        return {key.rstrip("_"): value for key, value in shown.items()}
+
+
+def variable(field: str) -> str:
+    """The environment variable of a field."""
+    return PREFIX + field.rstrip("_").upper()
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A line per variable that looks like a misspelt setting. Others with our prefix are left alone:
+    Kubernetes sets SUPERVISOR_PORT and the like for a Service named supervisor."""
+    known = {variable(field) for field in Settings.model_fields} | {variable(field) + "_FILE" for field in SECRETS}
+    strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    return [
+        f"{name} is not a setting and has no effect: is {close[0]} meant?"
+        for name in strangers
+        if (close := difflib.get_close_matches(name, known, n=1, cutoff=0.88))
+    ]
+
+
+def _read_secret_files(given: dict[str, Any]) -> Iterator[str]:
+    """Put secrets named by *_FILE into *given*; yields problems."""
+    for field in SECRETS:
+        direct, by_file = variable(field), variable(field) + "_FILE"
+        path = given.pop(field + "_file", None) or (os.environ.get(by_file) if field not in given else None)
+        if field not in given and direct in os.environ and not os.environ[direct].strip():
+            yield f"{direct} is set but empty: unset it or give an address"
+        if not path:
+            continue
+        if field in given or os.environ.get(direct):
+            yield f"{direct} and {by_file} are both set: keep one"
+            continue
+        try:
+            text = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            yield f"{by_file}={path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
+            continue
+        if text:
+            given[field] = text
+        else:
+            yield f"{by_file}={path}: the file is empty"
+
+
+def _explain(invalid: ValidationError, given: Mapping[str, Any]) -> Iterator[str]:
+    for error in invalid.errors(include_url=False, include_context=True):
+        if error["type"] == "default_factory_not_called":
+            continue  # follows from another problem in the list
+        place = str(error["loc"][0]) if error["loc"] else ""
+        field = place if place in Settings.model_fields else place.removeprefix(PREFIX).lower()
+        field = "schema_" if field == "schema" else field
+        cause = error.get("ctx", {}).get("error")
+        reason = str(cause) if cause is not None else error["msg"][:1].lower() + error["msg"][1:]
+        if error["type"] == "extra_forbidden":
+            yield f"{place} is not a setting"
+        elif not place:
+            yield reason
+        elif field in SECRETS:
+            yield f"{variable(field)}: {reason}"
+        else:
+            shown = dsn.mask(str(given.get(field, os.environ.get(variable(field), ""))))
+            yield f"{variable(field)}={shown[:80]}: {reason}"
+
+
+def document() -> str:
+    """docs/settings.md, from the fields above."""
+    lines = [
+        "# Settings",
+        "",
+        "Written by `python -m supervisor.settings`; do not edit. Each setting is an environment variable; durations",
+        "are in seconds (`_S`). The two addresses may also be given as a file that holds them: "
+        "`SUPERVISOR_DATABASE_URL_FILE`,",
+        "`SUPERVISOR_LISTEN_DATABASE_URL_FILE`. A setting that cannot be used stops the start with a line per problem.",
+        "",
+        "| Variable | Default | Meaning |",
+        "|---|---|---|",
+    ]
+    for field, info in Settings.model_fields.items():
+        extra = info.json_schema_extra
+        default = info.default
+        if isinstance(extra, dict) and extra.get("says"):
+            shown = str(extra["says"])
+        elif field == "queues":
+            shown = "`*`"
+        elif isinstance(default, tuple):
+            shown = f"`{','.join(default)}`"
+        else:
+            shown = f"`{default:g}`" if type(default) is float else f"`{str(default).lower()}`"
+        lines.append(f"| `{variable(field)}` | {shown} | {info.description} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    target = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+    target.write_text(document(), encoding="utf-8")
+    print(f"wrote {target}")
