@@ -36,6 +36,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.metrics_core import Metric
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -48,7 +49,6 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
 _SLOT_NAME = re.compile(r"[a-z][a-z0-9]*")
-_LOST: Final = "lost"  # directory of numbers from processes that are no slot
 # A gauge of these modes tells of a living process. Sums, extremes and the latest value outlive one.
 _OF_THE_LIVING = ("all", "liveall", "livemin", "livemax", "livesum", "livemostrecent")
 
@@ -117,22 +117,35 @@ def setup(directory: str | os.PathLike[str], slot: str) -> None:
     if not _SLOT_NAME.fullmatch(slot):
         raise ValueError(f"slot {slot!r}: a name is lower case letters and digits")
     os.environ[_ENV] = os.fspath(directory)
+    values.MmapedDict = MmapedDict  # type: ignore[misc]
     clear_gauges(directory, slot)
     _slot = _Slot(slot)
     if _value_class is None:
-        _value_class = values.MultiProcessValue(lambda: _slot)
+        _value_class = values.MultiProcessValue(lambda: _slot)  # type: ignore[no-untyped-call]
         values.ValueClass = _value_class
         os.register_at_fork(after_in_child=_lose_numbers)
+
+
+class _Nowhere:
+    """Stands in for a mapped file."""
+
+    def __init__(self, filename: str) -> None:
+        self._values: dict[str, tuple[float, float]] = {}
+
+    def read_value(self, key: str) -> tuple[float, float]:
+        return self._values.get(key, (0.0, 0.0))
+
+    def write_value(self, key: str, value: float, timestamp: float) -> None:
+        self._values[key] = (value, timestamp)
+
+    def close(self) -> None: ...
 
 
 def _lose_numbers() -> None:
     """In a forked process until it calls `setup`, which a worker does at once and a handler's own child never."""
     global _slot
-    lost = Path(os.environ[_ENV]) / _LOST
-    with contextlib.suppress(OSError):
-        lost.mkdir(exist_ok=True)
-        os.environ[_ENV] = str(lost)
-    _slot = _Slot(FORK_SERVER)
+    values.MmapedDict = _Nowhere  # type: ignore[assignment,misc]
+    _slot = _Slot(_slot or FORK_SERVER)
 
 
 def clear_gauges(directory: str | os.PathLike[str], slot: str) -> None:
@@ -156,10 +169,11 @@ class _Files(Collector):
             name for name in glob.glob(os.path.join(glob.escape(os.fspath(self._directory)), "*.db")) if _ours(name)
         ]
         for _ in range(3):  # gauge files come and go with their workers
-            with contextlib.suppress(Exception):
-                yield from MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
-                return
-            files = [name for name in files if _readable(name)]
+            try:
+                return iter(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]
+            except Exception:
+                files = [name for name in files if _readable(name)]
+        return iter(())
 
 
 def _ours(name: str) -> bool:
