@@ -1,0 +1,56 @@
+"""Background jobs in PostgreSQL: jobs commit with your data, a supervisor runs them.
+
+The public names. Declaring:  handler, Handler, Job, Backoff; a handler raises Retry, Snooze or Cancel.
+Enqueueing:  enqueue, enqueue_many, NewJob, Enqueued, or a handler's own `.enqueue`.
+
+Everything that declares or enqueues jobs imports this, so it stays light: nothing
+of the service (its loop, its logs, its command line) is loaded from here.
+"""
+
+from importlib import metadata as _metadata
+
+
+def _refuse_namesake() -> None:
+    """Two distributions with the import name `supervisor` overwrite each other's files."""
+    try:
+        version = _metadata.version("supervisor")
+    except _metadata.PackageNotFoundError:
+        return
+    raise ImportError(
+        f"the PyPI package 'supervisor' {version} (the process-control system) is installed in this environment. "
+        "It has the same import name as pg-supervisor and overwrites its files: uninstall both "
+        "(pip uninstall supervisor pg-supervisor), then install pg-supervisor alone"
+    )
+
+
+def _version() -> str:
+    try:
+        return _metadata.version("pg-supervisor")
+    except _metadata.PackageNotFoundError:
+        return "0+source"  # run from a checkout that is not installed
+
+
+_refuse_namesake()
+__version__ = _version()
+
+from supervisor import errors  # noqa: E402
+from supervisor.backoff import Backoff  # noqa: E402
+from supervisor.client import Enqueued, NewJob, enqueue, enqueue_many  # noqa: E402
+from supervisor.handler import Handler, Job, handler  # noqa: E402
+from supervisor.outcome import Cancel, Retry, Snooze  # noqa: E402
+
+__all__ = [
+    "Backoff",
+    "Cancel",
+    "Enqueued",
+    "Handler",
+    "Job",
+    "NewJob",
+    "Retry",
+    "Snooze",
+    "__version__",
+    "enqueue",
+    "enqueue_many",
+    "errors",
+    "handler",
+]

@@ -1,0 +1,231 @@
+"""Enqueue jobs in the caller's own transaction.
+
+    with conn.transaction():
+        create_user(conn, ...)
+        enqueue(conn, "email.welcome", {"user_id": 7})      # exists exactly when the user does
+
+Works on a psycopg Connection and, awaited, on an AsyncConnection, in whatever
+state it is: in a transaction, a savepoint, a pipeline, autocommit, with any row
+factory. By kind for producers that do not import handlers; with a Handler, its
+defaults apply and the payload is validated as its arguments.
+
+    enqueue, handler.enqueue ----> one ---> one statement
+    enqueue_many, .enqueue_many -> many --> one statement, or COPY when large and without unique keys
+
+Always true: a refusal (InvalidJob) or a UniqueConflict leaves the caller's
+transaction as it was: it can go on and commit. Nothing is committed, rolled back
+or closed here; a bulk is stored whole or not at all.
+
+Elsewhere: checks (newjob.py, payload.py); statements (db/enqueue.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
+
+from supervisor.db import enqueue as statements
+from supervisor.db.statements import check_schema
+from supervisor.errors import InvalidJob, SettingsInvalid, UniqueConflict
+from supervisor.handler import Handler, install_enqueuer
+from supervisor.newjob import Enqueued, EnqueueOptions, JobOptions, NewJob, OnConflict, job_options
+
+if TYPE_CHECKING:
+    from supervisor.db.enqueue import Answer, AsyncConn, SyncConn
+
+__all__ = ["EnqueueOptions", "Enqueued", "JobOptions", "NewJob", "enqueue", "enqueue_many"]
+
+DEFAULT_SCHEMA: Final = "supervisor"
+
+#: From this many jobs on, without unique keys, COPY is faster than one statement.
+COPY_ABOVE: Final = 2000
+
+#: One jsonb value holds 256 MB; a bulk larger than this goes by COPY, or is refused.
+MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+@overload
+def enqueue(
+    conn: SyncConn,
+    kind: str | Handler[Any],
+    payload: Mapping[str, Any] | None = None,
+    **options: Unpack[EnqueueOptions],
+) -> Enqueued: ...
+@overload
+def enqueue(
+    conn: AsyncConn,
+    kind: str | Handler[Any],
+    payload: Mapping[str, Any] | None = None,
+    **options: Unpack[EnqueueOptions],
+) -> Coroutine[Any, Any, Enqueued]: ...
+def enqueue(
+    conn: SyncConn | AsyncConn,
+    kind: str | Handler[Any],
+    payload: Mapping[str, Any] | None = None,
+    **options: Unpack[EnqueueOptions],
+) -> Enqueued | Coroutine[Any, Any, Enqueued]:
+    """Add one job, in the transaction *conn* is in. On an async connection, await the answer.
+
+    Args:
+        conn: A psycopg Connection or AsyncConnection. It is not committed, rolled back or closed.
+        kind: The handler's name, or the Handler.
+        payload: Its arguments by name; any mapping that JSON can hold.
+
+    The options are those of EnqueueOptions: queue, priority, run_at or in_, max_attempts, max_crashes,
+    timeout, unique_key, on_conflict, headers, schema.
+
+    Returns:
+        The job's id, and whether it was created: not, when a living job holds the unique key.
+
+    Raises:
+        InvalidJob: before any statement, with the field named.
+        UniqueConflict: with on_conflict="raise". Nothing was added and the transaction can go on.
+        SchemaMissing: the database is not migrated; its error aborted the transaction.
+    """
+    if isinstance(kind, Handler):
+        job = kind.at(**options).from_payload({} if payload is None else payload)
+    else:
+        job = NewJob(kind, payload, **job_options(options))
+    return _CLIENT.one(conn, job, options.get("on_conflict"), options.get("schema"))
+
+
+@overload
+def enqueue_many(
+    conn: SyncConn, jobs: Iterable[NewJob], *, on_conflict: OnConflict | None = None, schema: str | None = None
+) -> list[Enqueued]: ...
+@overload
+def enqueue_many(
+    conn: AsyncConn, jobs: Iterable[NewJob], *, on_conflict: OnConflict | None = None, schema: str | None = None
+) -> Coroutine[Any, Any, list[Enqueued]]: ...
+def enqueue_many(
+    conn: SyncConn | AsyncConn,
+    jobs: Iterable[NewJob],
+    *,
+    on_conflict: OnConflict | None = None,
+    schema: str | None = None,
+) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
+    """Add many jobs: the same jobs, with the same answers, as that many single calls in this order.
+
+    All or none, in the transaction *conn* is in. One statement; above 2,000 jobs without unique keys,
+    COPY. With on_conflict="raise" a single taken key raises UniqueConflict for the first one and takes
+    back the whole bulk, but nothing else of the transaction: the caller decides whether to go on.
+
+    Raises:
+        InvalidJob: before any statement (a NewJob is checked when it is made).
+        UniqueConflict: as above.
+        SchemaMissing: the database is not migrated; its error aborted the transaction.
+    """
+    listed = list(jobs)
+    for index, job in enumerate(listed):
+        if not isinstance(job, NewJob):
+            raise InvalidJob(f"jobs[{index}]", f"must be a NewJob, not {type(job).__name__}")
+    return _CLIENT.many(conn, listed, on_conflict, schema)
+
+
+class _Client:
+    """The two ways to send, for this module and for handlers."""
+
+    def one(
+        self, conn: SyncConn | AsyncConn, job: NewJob, on_conflict: str | None, schema: str | None
+    ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
+        where, word = _schema(schema), _conflict_word(on_conflict)
+        if _is_async(conn):
+            return _one_async(cast("AsyncConn", conn), where, job, word)
+        answer = statements.one(cast("SyncConn", conn), where, job, _asked(word))
+        return _judge([job], word, [answer])[0]
+
+    def many(
+        self, conn: SyncConn | AsyncConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
+    ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
+        where, word = _schema(schema), _conflict_word(on_conflict)
+        is_async = _is_async(conn)
+        document = _document(conn, jobs, _asked(word))
+        if is_async:
+            return _many_async(cast("AsyncConn", conn), where, jobs, word, document)
+        if not jobs:
+            return []
+        sync = cast("SyncConn", conn)
+        if document is None:
+            return [Enqueued(job_id, True) for job_id in statements.copy(sync, where, jobs)]
+        return statements.many(
+            sync, where, document, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
+        )
+
+
+async def _one_async(conn: AsyncConn, schema: str, job: NewJob, word: str) -> Enqueued:
+    answer = await statements.one_async(conn, schema, job, _asked(word))
+    return _judge([job], word, [answer])[0]
+
+
+async def _many_async(
+    conn: AsyncConn, schema: str, jobs: list[NewJob], word: str, document: str | None
+) -> list[Enqueued]:
+    if not jobs:
+        return []
+    if document is None:
+        return [Enqueued(job_id, True) for job_id in await statements.copy_async(conn, schema, jobs)]
+    return await statements.many_async(
+        conn, schema, document, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
+    )
+
+
+def _judge(jobs: Sequence[NewJob], word: str, answers: Sequence[Answer]) -> list[Enqueued]:
+    """The answers for the caller; UniqueConflict when it asked for that and a key was taken."""
+    if word == "raise":
+        taken = [(job.unique_key, job_id) for job, (job_id, created) in zip(jobs, answers, strict=True) if not created]
+        if taken:
+            key, job_id = taken[0]
+            raise UniqueConflict(key or "", job_id, len(taken) - 1)
+    return [Enqueued(job_id, created) for job_id, created in answers]
+
+
+def _asked(word: str) -> str:
+    # An error of the database would abort the caller's transaction, so "raise" is this side's work.
+    return "skip" if word == "raise" else word
+
+
+def _document(conn: SyncConn | AsyncConn, jobs: Sequence[NewJob], asked: str) -> str | None:
+    """The bulk as one JSON array, or None when it goes by COPY."""
+    can_copy = not statements.in_pipeline(conn) and all(job.unique_key is None for job in jobs)
+    if can_copy and len(jobs) > COPY_ABOVE:
+        return None
+    elements = [job.element(asked) for job in jobs]
+    size = sum(len(element) if element.isascii() else len(element.encode()) for element in elements)
+    if size <= MAX_DOCUMENT_BYTES:
+        return f"[{','.join(elements)}]"
+    if can_copy:
+        return None
+    raise InvalidJob("jobs", f"are {size} bytes in one bulk, the limit is {MAX_DOCUMENT_BYTES}: send them in parts")
+
+
+def _is_async(conn: object) -> bool:
+    answer = statements.is_async(conn)
+    if answer is None:
+        hint = "; take a connection from the pool" if "Pool" in type(conn).__name__ else ""
+        found = type(conn).__name__
+        raise InvalidJob("conn", f"must be a psycopg Connection or AsyncConnection, not {found}{hint}")
+    return answer
+
+
+def _conflict_word(on_conflict: str | None) -> str:
+    word = "skip" if on_conflict is None else on_conflict
+    if word not in ("skip", "replace", "raise"):
+        raise InvalidJob("on_conflict", "must be 'skip', 'replace' or 'raise'")
+    return word
+
+
+def _schema(schema: str | None) -> str:
+    if schema is not None:
+        return check_schema(schema)
+    named = os.environ.get("SUPERVISOR_SCHEMA") or DEFAULT_SCHEMA
+    try:
+        return check_schema(named)
+    except InvalidJob as error:
+        raise SettingsInvalid([f"SUPERVISOR_SCHEMA {error.reason}"]) from None
+
+
+_CLIENT: Final = _Client()
+install_enqueuer(_CLIENT)

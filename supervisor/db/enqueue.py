@@ -1,0 +1,239 @@
+"""Sending checked jobs on a connection that belongs to the caller.
+
+    one    select ... enqueue(...)              one round trip
+    many   select ... enqueue_many(jsonb)       one statement, unique keys included
+    copy   reserve ids, then COPY               thousands of jobs without unique keys
+
+Always true: the caller's connection is used and left as it was. Nothing is
+committed, rolled back or closed; its row factory, cursor factory and prepared
+statements are not touched (so PgBouncer in transaction mode is fine). Each form
+exists twice, for sync and async connections; what they send is built once.
+
+Elsewhere: checking (supervisor/newjob.py); who calls this (supervisor/client.py);
+the SQL functions (functions/030_enqueue.sql).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, errors, pq
+from psycopg.rows import tuple_row
+
+from supervisor.db.statements import render
+from supervisor.errors import SchemaMissing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from supervisor.newjob import NewJob
+
+SyncConn: TypeAlias = Connection[Any]
+AsyncConn: TypeAlias = AsyncConnection[Any]
+Answer: TypeAlias = "tuple[int, bool]"
+T = TypeVar("T")
+
+_ONE: Final = """
+select id, created
+  from {schema}.enqueue(
+       kind => %s::text, payload => %s::jsonb, queue => %s::text, priority => %s::int, run_at => %s::timestamptz,
+       delay => make_interval(secs => %s::float8), max_attempts => %s::int, max_crashes => %s::int,
+       timeout => make_interval(secs => %s::float8), unique_key => %s::text, on_conflict => %s::text,
+       headers => %s::jsonb)
+"""
+
+_MANY: Final = "select id, created from {schema}.enqueue_many(%s::jsonb) order by ord"
+
+# The clock is read with the ids, so that run_at is the database's time here too.
+_RESERVE: Final = """
+select nextval((select pg_get_serial_sequence({schema_literal} || '.job', 'id')::regclass)),
+       (extract(epoch from statement_timestamp()) * 1000000)::int8
+  from generate_series(1, %s::int)
+"""
+
+_COPY: Final = """
+copy {schema}.job (id, run_at, priority, queue, kind, max_attempts, max_crashes, timeout, payload, headers) from stdin
+"""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INFINITE_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+@cache
+def _query(text: str, schema: str) -> bytes:
+    return render(text.strip(), schema).encode()
+
+
+def is_async(conn: object) -> bool | None:
+    """Whether *conn* is a psycopg AsyncConnection (True) or Connection (False); None when it is neither."""
+    if isinstance(conn, AsyncConnection):
+        return True
+    return False if isinstance(conn, Connection) else None
+
+
+def in_pipeline(conn: SyncConn | AsyncConn) -> bool:
+    """Whether *conn* is in pipeline mode, where PostgreSQL has no COPY."""
+    return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
+
+
+def one(conn: SyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
+    """Add one job; (id, created)."""
+    with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
+        cur.execute(_query(_ONE, schema), _parameters(job, on_conflict), prepare=False)
+        return _answer(cur.fetchone())
+
+
+async def one_async(conn: AsyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
+    """As `one`."""
+    with _schema_errors(schema):
+        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
+            await cur.execute(_query(_ONE, schema), _parameters(job, on_conflict), prepare=False)
+            return _answer(await cur.fetchone())
+
+
+def many(conn: SyncConn, schema: str, document: str, *, undoable: bool, judge: Callable[[list[Answer]], T]) -> T:
+    """Add the jobs of the JSON array *document*; *judge* makes the result of the (id, created) in their order.
+
+    With *undoable*, an exception of *judge* takes the jobs back, and only them.
+    """
+    with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
+        if not undoable:
+            cur.execute(_query(_MANY, schema), (document,), prepare=False)
+            return judge([_answer(row) for row in cur.fetchall()])
+        with _savepoint(conn, cur):
+            cur.execute(_query(_MANY, schema), (document,), prepare=False)
+            return judge([_answer(row) for row in cur.fetchall()])
+
+
+async def many_async(
+    conn: AsyncConn, schema: str, document: str, *, undoable: bool, judge: Callable[[list[Answer]], T]
+) -> T:
+    """As `many`."""
+    with _schema_errors(schema):
+        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
+            if not undoable:
+                await cur.execute(_query(_MANY, schema), (document,), prepare=False)
+                return judge([_answer(row) for row in await cur.fetchall()])
+            async with _savepoint_async(conn, cur):
+                await cur.execute(_query(_MANY, schema), (document,), prepare=False)
+                return judge([_answer(row) for row in await cur.fetchall()])
+
+
+def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int]:
+    """Add *jobs*, none with a unique key, by COPY; their ids in order."""
+    with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
+        cur.execute(_query(_RESERVE, schema), (len(jobs),), prepare=False)
+        reserved = _Reserved.of(cur.fetchall())
+        with cur.copy(_query(_COPY, schema)) as out:
+            for row in reserved.rows(jobs):
+                out.write_row(row)
+        return reserved.ids
+
+
+async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int]:
+    """As `copy`."""
+    with _schema_errors(schema):
+        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
+            await cur.execute(_query(_RESERVE, schema), (len(jobs),), prepare=False)
+            reserved = _Reserved.of(await cur.fetchall())
+            async with cur.copy(_query(_COPY, schema)) as out:
+                for row in reserved.rows(jobs):
+                    await out.write_row(row)
+            return reserved.ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """Ids for a COPY, and the database's clock when they were given, in microseconds since 1970."""
+
+    ids: list[int]
+    now_us: int
+
+    @classmethod
+    def of(cls, rows: list[tuple[Any, ...]]) -> _Reserved:
+        return cls(sorted(int(row[0]) for row in rows), int(rows[0][1]))
+
+    def rows(self, jobs: Sequence[NewJob]) -> Iterator[tuple[object, ...]]:
+        for job_id, job in zip(self.ids, jobs, strict=True):
+            yield (
+                job_id,
+                _at(self._due_us(job)),
+                job.priority,
+                job.queue,
+                job.kind,
+                job.max_attempts,
+                job.max_crashes,
+                None if job.timeout_s is None else f"{job.timeout_s:.6f} seconds",
+                job.payload_json,
+                job.headers_json,
+            )
+
+    def _due_us(self, job: NewJob) -> int:
+        if job.run_at is not None:
+            return max(self.now_us, (job.run_at - _EPOCH) // timedelta(microseconds=1))
+        return min(self.now_us + round((job.delay_s or 0.0) * 1_000_000), _INFINITE_US)
+
+
+def _at(microseconds: int) -> str:
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+
+
+def _parameters(job: NewJob, on_conflict: str) -> tuple[object, ...]:
+    return (
+        job.kind,
+        job.payload_json,
+        job.queue,
+        job.priority,
+        job.run_at_text,
+        job.delay_s,
+        job.max_attempts,
+        job.max_crashes,
+        job.timeout_s,
+        job.unique_key,
+        on_conflict,
+        job.headers_json,
+    )
+
+
+def _answer(row: tuple[Any, ...] | None) -> Answer:
+    if row is None:
+        raise RuntimeError("the database's enqueue function answered with no row")
+    return int(row[0]), bool(row[1])
+
+
+@contextmanager
+def _schema_errors(schema: str) -> Iterator[None]:
+    try:
+        yield
+    except (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedTable) as error:
+        raise SchemaMissing(schema) from error
+
+
+@contextmanager
+def _savepoint(conn: SyncConn, cur: Cursor[tuple[Any, ...]]) -> Iterator[None]:
+    if _begins_by_itself(conn):
+        cur.execute("select", prepare=False)
+    with conn.transaction():
+        yield
+
+
+@asynccontextmanager
+async def _savepoint_async(conn: AsyncConn, cur: AsyncCursor[tuple[Any, ...]]) -> AsyncIterator[None]:
+    if _begins_by_itself(conn):
+        await cur.execute("select", prepare=False)
+    async with conn.transaction():
+        yield
+
+
+def _begins_by_itself(conn: SyncConn | AsyncConn) -> bool:
+    """Whether conn.transaction() would open, and commit, a transaction that is the caller's to end.
+
+    One statement before it opens the caller's; then conn.transaction() is a savepoint. On an autocommit
+    connection there is no transaction of the caller's, and a bulk is one of its own.
+    """
+    return not conn.autocommit and conn.pgconn.transaction_status == pq.TransactionStatus.IDLE

@@ -1,0 +1,193 @@
+"""A job before it is stored: its options, each checked, and its payload as JSON text.
+
+    handler.enqueue(...)  --.
+    enqueue(kind, {...})  --+--> NewJob --> one row, or one element of a bulk
+    NewJob(kind, {...})   --'
+
+Always true: a NewJob that exists can be stored: names, numbers, times and JSON
+were checked when it was made, so no statement fails for its sake. The checks
+never touch the database.
+
+Elsewhere: what JSON and names may be (payload.py); sending it (client.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
+
+from supervisor.errors import InvalidJob
+from supervisor.payload import EMPTY, JsonText, check_json, check_key, check_name, encode, encode_headers
+
+Seconds: TypeAlias = "timedelta | float"
+OnConflict: TypeAlias = Literal["skip", "replace", "raise"]
+
+DEFAULT_QUEUE: Final = "default"
+DEFAULT_MAX_ATTEMPTS: Final = 20
+DEFAULT_MAX_CRASHES: Final = 3
+
+#: Limits of the options, in their own units.
+MIN_PRIORITY: Final = -100
+MAX_PRIORITY: Final = 100
+MAX_TRIES: Final = 32_767
+MAX_TIMEOUT_S: Final = 366 * 86_400.0
+MAX_DELAY_S: Final = 3_660 * 86_400.0
+
+
+class Enqueued(NamedTuple):
+    """The answer to an enqueue.
+
+    Attributes:
+        id: The job that stands for the call.
+        created: False when a living job already held the unique key; *id* is that job.
+    """
+
+    id: int
+    created: bool
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be chosen for one job. None, or nothing, leaves the handler's or the usual value.
+
+    queue, unique_key: texts. priority: -100..100, smaller runs sooner. run_at: an aware datetime,
+    or in_: seconds or a timedelta from now; a past time means now. max_attempts, max_crashes: 1 or
+    more. timeout: seconds or a timedelta. headers: a mapping kept beside the payload.
+    """
+
+    queue: str | None
+    priority: int | None
+    run_at: datetime | None
+    in_: Seconds | None
+    max_attempts: int | None
+    max_crashes: int | None
+    timeout: Seconds | None
+    unique_key: str | None
+    headers: Mapping[str, Any] | None
+
+
+class EnqueueOptions(JobOptions, total=False):
+    """JobOptions, and how to send it.
+
+    on_conflict: what happens when a living job holds the unique key: "skip" keeps that job, "replace"
+    gives a queued one the new content (a running one is kept), "raise" raises UniqueConflict.
+    schema: where the queue lives; SUPERVISOR_SCHEMA or "supervisor" when not given.
+    """
+
+    on_conflict: OnConflict | None
+    schema: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """One job to be stored; checked when made.
+
+    Args:
+        kind: The handler's name.
+        payload: A mapping, or the JSON text of an object. None is the empty object.
+
+    The other fields are those of JobOptions.
+
+    Raises:
+        InvalidJob: with the field that cannot be stored.
+    """
+
+    kind: str
+    payload: Mapping[str, Any] | str | None = field(default=None, repr=False)
+    queue: str = field(default=DEFAULT_QUEUE, kw_only=True)
+    priority: int = field(default=0, kw_only=True)
+    run_at: datetime | None = field(default=None, kw_only=True)
+    in_: Seconds | None = field(default=None, kw_only=True)
+    max_attempts: int = field(default=DEFAULT_MAX_ATTEMPTS, kw_only=True)
+    max_crashes: int = field(default=DEFAULT_MAX_CRASHES, kw_only=True)
+    timeout: Seconds | None = field(default=None, kw_only=True)
+    unique_key: str | None = field(default=None, kw_only=True)
+    headers: Mapping[str, Any] | None = field(default=None, kw_only=True, repr=False)
+
+    #: As stored. Taken once, so that what the caller does to the mapping later changes nothing.
+    payload_json: JsonText = field(init=False, repr=False, compare=False)
+    headers_json: JsonText = field(init=False, repr=False, compare=False)
+    run_at_text: str | None = field(init=False, repr=False, compare=False)
+    delay_s: float | None = field(init=False, repr=False, compare=False)
+    timeout_s: float | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_name("kind", self.kind)
+        check_name("queue", self.queue)
+        check_int("priority", self.priority, MIN_PRIORITY, MAX_PRIORITY)
+        check_int("max_attempts", self.max_attempts, 1, MAX_TRIES)
+        check_int("max_crashes", self.max_crashes, 1, MAX_TRIES)
+        if self.unique_key is not None:
+            check_key("unique_key", self.unique_key)
+        if self.run_at is not None and self.in_ is not None:
+            raise InvalidJob("in_", "give run_at or in_, not both")
+        derive = object.__setattr__  # the dataclass is frozen for everyone else
+        derive(self, "payload_json", _payload_json(self.payload))
+        derive(self, "headers_json", encode_headers(self.headers))
+        derive(self, "run_at_text", None if self.run_at is None else _utc_text(self.run_at))
+        derive(self, "delay_s", None if self.in_ is None else check_seconds("in_", self.in_, MAX_DELAY_S, zero=True))
+        derive(
+            self, "timeout_s", None if self.timeout is None else check_seconds("timeout", self.timeout, MAX_TIMEOUT_S)
+        )
+
+    def element(self, on_conflict: str) -> str:
+        """This job as an element of the JSON array that `enqueue_many` takes; its payload is not parsed again."""
+        named: dict[str, object] = {
+            "kind": self.kind,
+            "queue": self.queue,
+            "priority": self.priority,
+            "max_attempts": self.max_attempts,
+            "max_crashes": self.max_crashes,
+        }
+        optional = {"run_at": self.run_at_text, "delay": self.delay_s, "timeout": self.timeout_s}
+        named.update({name: value for name, value in optional.items() if value is not None})
+        if self.unique_key is not None:
+            named["unique_key"] = self.unique_key
+            named["on_conflict"] = on_conflict
+        options = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
+        return f'{options[:-1]},"payload":{self.payload_json},"headers":{self.headers_json}}}'
+
+
+def _payload_json(payload: Mapping[str, Any] | str | None) -> JsonText:
+    if payload is None:
+        return EMPTY
+    return check_json(payload) if isinstance(payload, str) else encode(payload)
+
+
+def _utc_text(run_at: datetime) -> str:
+    if not isinstance(run_at, datetime):
+        raise InvalidJob("run_at", f"must be a datetime with a time zone, not {type(run_at).__name__}")
+    if run_at.utcoffset() is None:
+        raise InvalidJob("run_at", "has no time zone: use datetime.now(UTC) or give tzinfo")
+    try:
+        return run_at.astimezone(UTC).isoformat()
+    except OverflowError:
+        raise InvalidJob("run_at", "is outside the years 1 to 9999 in UTC") from None
+
+
+def job_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What *options* choose for the job itself; an unknown name stays, for NewJob to refuse."""
+    sending = ("on_conflict", "schema")
+    return {name: value for name, value in options.items() if value is not None and name not in sending}
+
+
+def check_int(name: str, value: object, least: int, most: int) -> int:
+    """*value* as a whole number between *least* and *most*."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidJob(name, f"must be a whole number, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise InvalidJob(name, f"must be between {least} and {most}")
+    return value
+
+
+def check_seconds(name: str, value: object, most: float, *, zero: bool = False) -> float:
+    """*value*, seconds or a timedelta, as seconds up to *most*; 0 only where *zero* says so."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidJob(name, f"must be seconds or a timedelta, not {type(value).__name__}")
+    if not math.isfinite(seconds) or seconds > most or seconds < 0 or (seconds == 0 and not zero):
+        raise InvalidJob(name, f"must be {'0 or more' if zero else 'more than 0'} and at most {most:g} seconds")
+    return float(seconds)
