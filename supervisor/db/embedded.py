@@ -146,6 +146,10 @@ class EmbeddedPostgres:
     def _cluster(self) -> Path:
         return self._home / "cluster"
 
+    @property
+    def _log_path(self) -> Path:
+        return self._home / "postgres.log"
+
     def _make_data_dir(self, wanted: Path | None) -> Path:
         home = wanted.expanduser().absolute() if wanted else state_root() / f"pg{self.version}"
         try:
@@ -233,19 +237,23 @@ class EmbeddedPostgres:
             if owner and self._answers():
                 return True
             if owner is None:
+                before = self._log_size()
                 started = self._pg_ctl(
-                    "start", "-w", "-t", str(int(START_DEADLINE_S)), "-l", str(self._home / "postgres.log"),
+                    "start", "-w", "-t", str(int(START_DEADLINE_S)), "-l", str(self._log_path),
                     "-o", f"-h '' -p {_PORT} -k {shlex.quote(str(self._socket_dir))}",
                 )  # fmt: skip
                 if started.returncode == 0 and self._answers():
                     return False
                 # The backends of a postmaster that was killed live on for a moment and hold its memory.
-                if "shared memory block" not in self._log_tail() or time.monotonic() > deadline:
+                said = self._log_since(before)
+                if "shared memory block" not in said or time.monotonic() > deadline:
                     seconds = round(time.monotonic() - began, 1)
-                    raise DatabaseUnavailable(f"the embedded server did not start: {self._log_tail()}", seconds)
+                    raise DatabaseUnavailable(
+                        f"the embedded server did not start: {_tail(said or started.stderr)}", seconds
+                    )
             elif time.monotonic() > deadline:
                 raise DatabaseUnavailable(
-                    f"the embedded server (pid {owner}) does not answer: {self._log_tail()}", START_DEADLINE_S
+                    f"the embedded server (pid {owner}) does not answer: {_tail(self._log_since(0))}", START_DEADLINE_S
                 )
             time.sleep(0.05)
 
@@ -281,11 +289,18 @@ class EmbeddedPostgres:
             return False
         return row is not None and Path(row[0]) == self._cluster
 
-    def _log_tail(self) -> str:
-        try:
-            return _tail((self._home / "postgres.log").read_text(errors="replace"))
-        except OSError as exc:
-            return f"no log ({exc})"
+    def _log_size(self) -> int:
+        with contextlib.suppress(OSError):
+            return self._log_path.stat().st_size
+        return 0
+
+    def _log_since(self, offset: int) -> str:
+        """Give what the server said after the first *offset* bytes of its log; empty if it has none."""
+        with contextlib.suppress(OSError), self._log_path.open("rb") as file:
+            # A log that was kept for months is not read whole for its end.
+            file.seek(max(offset, self._log_size() - 64_000))
+            return file.read().decode(errors="replace")
+        return ""
 
     def _pg_ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self._run("pg_ctl", words[0], "-D", str(self._cluster), *words[1:])

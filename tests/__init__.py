@@ -1,0 +1,1 @@
+"""The tests: each shows one promise on real servers and real processes."""
