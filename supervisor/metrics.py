@@ -117,7 +117,7 @@ def setup(directory: str | os.PathLike[str], slot: str) -> None:
     if not _SLOT_NAME.fullmatch(slot):
         raise ValueError(f"slot {slot!r}: a name is lower case letters and digits")
     os.environ[_ENV] = os.fspath(directory)
-    values.MmapedDict = MmapedDict  # type: ignore[misc]
+    values.MmapedDict = MmapedDict  # type: ignore[attr-defined]
     clear_gauges(directory, slot)
     _slot = _Slot(slot)
     if _value_class is None:
@@ -144,7 +144,7 @@ class _Nowhere:
 def _lose_numbers() -> None:
     """In a forked process until it calls `setup`, which a worker does at once and a handler's own child never."""
     global _slot
-    values.MmapedDict = _Nowhere  # type: ignore[assignment,misc]
+    values.MmapedDict = _Nowhere  # type: ignore[attr-defined,assignment]
     _slot = _Slot(_slot or FORK_SERVER)
 
 
