@@ -30,6 +30,7 @@ import contextlib
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from itertools import islice
 from typing import Final
 
 from supervisor.wire.messages import (
@@ -281,7 +282,7 @@ class _Pending:
         if self._control:
             return self._control.pop(next(iter(self._control)))
         if self._lanes:
-            some = [(lane, self._lanes.pop(lane)) for lane in list(self._lanes)[:LANES_PER_MESSAGE]]
+            some = [(lane, self._lanes.pop(lane)) for lane in list(islice(self._lanes, LANES_PER_MESSAGE))]
             return Lanes(
                 lanes=tuple(mark for _, mark in some if mark is not None),
                 remove=tuple(lane for lane, mark in some if mark is None),
