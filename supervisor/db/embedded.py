@@ -59,7 +59,10 @@ _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_./+@-]+")
 
 
 class EmbeddedPostgres:
-    """One process's use of an embedded server: `conninfo = EmbeddedPostgres().start()`, later `stop()`."""
+    """One process's use of an embedded server: `conninfo = EmbeddedPostgres().start()`, later `stop()`.
+
+    One at a time per process and data directory: the lock that counts users counts processes.
+    """
 
     def __init__(self) -> None:
         self.data_dir: Path | None = None
@@ -90,9 +93,9 @@ class EmbeddedPostgres:
         self._account = server_account()
         self._programs = find_programs(version, self._account)
         self.data_dir = self._make_data_dir(data_dir)
-        self._socket_dir = self._choose_socket_dir()
         self._pid = os.getpid()
         with self._start_lock():
+            self._socket_dir = self._choose_socket_dir()
             self._ensure_cluster()
             joined = self._ensure_running()
             self._users_fd = os.open(self.data_dir / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -112,6 +115,10 @@ class EmbeddedPostgres:
         if self._users_fd is None or self._pid != os.getpid():
             return
         atexit.unregister(self.stop)
+        if not self._home.exists():  # somebody removed it: there is nothing left to leave or to stop
+            os.close(self._users_fd)
+            self._users_fd = None
+            return
         with self._start_lock():
             fd, self._users_fd = self._users_fd, None
             try:
@@ -122,6 +129,9 @@ class EmbeddedPostgres:
             finally:
                 os.close(fd)
             self._pg_ctl("stop", "-w", "-m", "fast", "-t", str(STOP_DEADLINE_S))
+            if self._socket_dir and self._socket_dir != self._home:
+                with contextlib.suppress(OSError):
+                    self._socket_dir.rmdir()
         log.info("embedded_postgres.stopped", data_dir=str(self.data_dir))
 
     @property
@@ -277,8 +287,10 @@ class EmbeddedPostgres:
             return None if Path("/proc/self").exists() else pid
         if os.fsencode(self._cluster) in argv:
             return pid
-        with contextlib.suppress(FileNotFoundError):
-            file.write_text("\n".join([str(_NO_PID), *file.read_text().split("\n")[1:]]))
+        assert self._socket_dir is not None
+        for stale in (file, self._socket_dir / f".s.PGSQL.{_PORT}.lock"):
+            with contextlib.suppress(FileNotFoundError):
+                stale.write_text("\n".join([str(_NO_PID), *stale.read_text().split("\n")[1:]]))
         return None
 
     def _answers(self) -> bool:

@@ -36,6 +36,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 READY_DEADLINE_S: Final = 20.0
 STOP_DEADLINE_S: Final = 40.0  # above the default drain timeout
 LEFT_DEADLINE_S: Final = 3.0  # the fork server and its helper end a moment after the parent
+LAST_WORDS_S: Final = 1.0
 
 Event = dict[str, Any]
 
@@ -68,6 +69,7 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._stopped = False
+        self._killed = False
         self._stdout: IO[bytes] | None = None
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("SUPERVISOR_", "PG"))}
         given = {
@@ -129,8 +131,9 @@ class Service:
         return code
 
     def kill(self) -> None:
-        """SIGKILL the parent and nothing else."""
+        """SIGKILL the parent and nothing else; its workers may go on and log."""
         process = self._running_process()
+        self._killed = True
         process.kill()
         process.wait(10)
 
@@ -220,8 +223,9 @@ class Service:
             return [event for event in self.log if _matches(event, name, fields)]
 
     def wait_event(self, name: str, deadline_s: float = 10.0, *, count: int = 1, **fields: object) -> Event:
-        """Return the *count*-th such event when it has come. A service that exits ends the wait."""
+        """Return the *count*-th such event when it has come. A service that exits by itself ends the wait soon."""
         deadline = time.monotonic() + deadline_s
+        leaving = False
         with self._changed:
             while True:
                 found = [event for event in self.log if _matches(event, name, fields)]
@@ -230,7 +234,10 @@ class Service:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._log_ended():
                     break
-                self._changed.wait(min(left, 0.5))
+                if not (leaving or self._killed or self.alive):
+                    leaving = True  # what it said at the end is still on its way
+                    deadline = min(deadline, time.monotonic() + LAST_WORDS_S)
+                self._changed.wait(min(left, 0.2))
         code = self._running_process().poll()
         why = f"it exited with {code}" if code is not None else f"not within {deadline_s:g} s"
         pytest.fail(f"no event {name} {fields or ''} ({len(found)} of {count}): {why}\n{self.tail()}")
