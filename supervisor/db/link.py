@@ -156,6 +156,12 @@ class Link:
                 await conn.close()
 
 
+async def in_transaction(conn: AsyncConnection, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    """Run *work* in one transaction on *conn*, for Link.call."""
+    async with conn.transaction():
+        return await work(conn)
+
+
 class HandlerPools:
     """The connections lent to handlers for their own transactions; none is open until one asks.
 

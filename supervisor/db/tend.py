@@ -4,6 +4,7 @@ Elsewhere: sessions and settling (jobs.py); when and how often (parent/tender.py
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from psycopg import AsyncConnection
@@ -26,6 +27,7 @@ class LowWater(NamedTuple):
 class Swept(NamedTuple):
     """One job that a sweep touched; what is moved, released or crashed."""
 
+    lane: Lane
     id: int
     what: str
     status: str
@@ -86,36 +88,37 @@ async def low_water(
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of a lane to sweep: [lo, hi). Unclaimed rows move to *front*; None leaves them alone."""
+
+    lane: Lane
+    lo: Mark
+    hi: Mark
+    front: str | None
+
+
 async def sweep(
-    conn: AsyncConnection,
-    schema: str,
-    lane: Lane,
-    *,
-    lo: Mark,
-    hi: Mark,
-    front: str | None,
-    base_s: float,
-    cap_s: float,
-    limit: int = 1000,
+    conn: AsyncConnection, schema: str, ranges: Sequence[Range], *, base_s: float, cap_s: float, limit: int = 1000
 ) -> list[Swept]:
-    """Repair [lo, hi) of *lane*, at most *limit* rows; *front* None leaves unclaimed rows alone."""
+    """Repair *ranges*, at most *limit* rows of each."""
     async with conn.cursor(row_factory=tuple_row) as cur:
         await cur.execute(
-            statement("sweep", schema),
+            statement("sweep_lanes", schema),
             {
-                "queue": lane.queue,
-                "priority": lane.priority,
-                "lo_at": lo.at,
-                "lo_id": lo.id,
-                "hi_at": hi.at,
-                "hi_id": hi.id,
-                "front": front,
+                "queues": quoted(item.lane.queue for item in ranges),
+                "priorities": numbers(item.lane.priority for item in ranges),
+                "lo_at": quoted(item.lo.at for item in ranges),
+                "lo_id": numbers(item.lo.id for item in ranges),
+                "hi_at": quoted(item.hi.at for item in ranges),
+                "hi_id": numbers(item.hi.id for item in ranges),
+                "fronts": "{" + ",".join("NULL" if item.front is None else f'"{item.front}"' for item in ranges) + "}",
                 "base_s": base_s,
                 "cap_s": cap_s,
                 "limit": limit,
             },
         )
-        return [Swept(*row) for row in await cur.fetchall()]
+        return [Swept(ranges[row[0] - 1].lane, *row[1:]) for row in await cur.fetchall()]
 
 
 async def publish_mark(conn: AsyncConnection, schema: str, lane: Lane, mark: Mark) -> None:

@@ -12,7 +12,8 @@ writes two words, the lease and a flag, on a line of its own.
 Layout, little endian, offsets in bytes:
 
     0     <4sIQQ  magic "BRD1", entries; lease_until (monotonic ns); flags    line of the parent
-    64    <QqQQQQ pid, session, tick (monotonic ns), state, busy, running     line of the worker
+    64    <QqQQQQqQQ  pid, session, tick (monotonic ns), state, busy,         lines of the worker
+                  running, next session (0: none), jobs ended, rss (bytes)
     256   entries of 256 bytes:
        0  <Q  sequence: odd while the entry is being written
        8  B   phase: 0 free, 1 claimed, 2 started, 3 returned
@@ -23,6 +24,7 @@ Layout, little endian, offsets in bytes:
       66  <BB   flags (1: suspect), length of kind
       72  48 bytes   kind, UTF-8
      120  128 bytes  error, UTF-8
+     248  8 bytes    reason, ASCII, NUL padded
 
 Writing order, which a death can cut anywhere: sequence odd, fields, *then* the
 phase in one byte, sequence even. A move back to free or on to a later phase so
@@ -75,13 +77,14 @@ _TOP = struct.Struct("<4sI")
 _CLAIM = struct.Struct("<qqQQQdBBBB4x48s")  # from 16: all fields but sequence and phase
 _START = struct.Struct("<QQ")  # from 40
 _RETURN = struct.Struct("<dBB")  # from 56
-_WHOLE = struct.Struct("<QBB6xqqQQQdBBBB4x48s128s8x")
+_WHOLE = struct.Struct("<QBB6xqqQQQdBBBB4x48s128s8s")
 assert _WHOLE.size == ENTRY
 
 # Header words as indices of 8 bytes.
 _LEASE, _FLAGS = 1, 2
-_PID, _SESSION, _TICK, _STATE, _BUSY, _RUNNING = 8, 9, 10, 11, 12, 13
+_PID, _SESSION, _TICK, _STATE, _BUSY, _RUNNING, _NEXT, _ENDED, _RSS = 8, 9, 10, 11, 12, 13, 14, 15, 16
 _NAN = math.nan
+_NO_REASON = bytes(8)
 
 
 class Phase(IntEnum):
@@ -118,6 +121,7 @@ class Entry:
     event: str  # "" until returned
     delay: float | None
     error: str | None  # cut at 128 bytes
+    reason: str | None  # cut at 8 bytes
     killed: bool  # the parent killed the worker for this job's deadline
     torn: bool  # caught in a write: final for a dead worker; of a living one, read again before acting on it
 
@@ -130,6 +134,9 @@ class Snapshot:
     state: WorkerState
     busy: int  # executor threads in use
     running: int
+    next_session: int  # the one it is about to move to; its jobs may be under either
+    ended: int  # jobs ended since its start
+    rss: int  # bytes, as of its last tick
     entries: list[Entry]
 
 
@@ -217,7 +224,14 @@ class Board:
         self._phases[index] = 2
         self._words[word] = self._sequence[index] = sequence
 
-    def return_(self, index: int, event: str, error: str | None = None, delay: float | None = None) -> None:
+    def return_(
+        self,
+        index: int,
+        event: str,
+        error: str | None = None,
+        delay: float | None = None,
+        reason: str | None = None,
+    ) -> None:
         """The handler is through, with a word of EVENTS; the result is not in the database yet."""
         offset = HEADER + index * ENTRY
         word = offset >> 3
@@ -228,6 +242,7 @@ class Board:
             text = _cut(error, ERROR_BYTES)
             length = len(text)
             self._bytes[offset + 120 : offset + 120 + length] = text
+        self._bytes[offset + 248 : offset + 256] = _cut(reason, 8).ljust(8, b"\0") if reason else _NO_REASON
         _RETURN.pack_into(self._map, offset + 56, _NAN if delay is None else delay, code, length)
         self._phases[index] = 3
         self._words[word] = self._sequence[index] = sequence
@@ -258,6 +273,9 @@ class Board:
         state: WorkerState | None = None,
         busy: int | None = None,
         running: int | None = None,
+        next_session: int | None = None,
+        ended: int | None = None,
+        rss: int | None = None,
     ) -> None:
         if pid is not None:
             self._words[_PID] = pid
@@ -269,6 +287,12 @@ class Board:
             self._words[_BUSY] = busy
         if running is not None:
             self._words[_RUNNING] = running
+        if next_session is not None:
+            self._signed[_NEXT] = next_session
+        if ended is not None:
+            self._words[_ENDED] = ended
+        if rss is not None:
+            self._words[_RSS] = rss
 
     @property
     def lease_until_ns(self) -> int:
@@ -303,6 +327,9 @@ class Board:
             state=WorkerState(state) if state <= WorkerState.DRAINED else WorkerState.STARTING,
             busy=words[_BUSY],
             running=words[_RUNNING],
+            next_session=self._signed[_NEXT],
+            ended=words[_ENDED],
+            rss=words[_RSS],
             entries=[entry for index in self._held() if (entry := self._entry(index)) is not None],
         )
 
@@ -352,7 +379,7 @@ def _cut(text: str, limit: int) -> bytes:
 def _decode(index: int, copy: bytes, *, torn: bool) -> Entry | None:
     (
         _, phase, killed, job_id, token, claimed, started, deadline,
-        delay, event, error_length, flags, kind_length, kind, error,
+        delay, event, error_length, flags, kind_length, kind, error, reason,
     ) = _WHOLE.unpack(copy)  # fmt: skip
     if phase == Phase.FREE:
         return None
@@ -373,6 +400,7 @@ def _decode(index: int, copy: bytes, *, torn: bool) -> Entry | None:
         event=EVENTS[event] if returned else "",
         delay=delay if returned and math.isfinite(delay) else None,
         error=error[:error_length].decode("utf-8", "replace") if returned and error_length else None,
+        reason=reason.rstrip(b"\0").decode("utf-8", "replace") or None if returned else None,
         killed=bool(killed),
         torn=torn,
     )

@@ -159,3 +159,23 @@ begin
     end if;
 end
 $fn$;
+
+-- sweep_lanes: sweep many lanes in one call.
+--
+-- Params   arrays of one length, a lane per position, as sweep's. p_fronts: null leaves unclaimed rows
+--          alone in that lane.
+-- Returns  lane (position from 1), id, what, status per job touched.
+create or replace function {schema}.sweep_lanes(
+    p_queues text[], p_priorities smallint[], p_lo_at timestamptz[], p_lo_id bigint[], p_hi_at timestamptz[], p_hi_id bigint[],
+    p_fronts timestamptz[], p_base_s float8, p_cap_s float8, p_limit integer
+) returns table (lane integer, id bigint, what text, status text)
+language plpgsql as $fn$
+begin
+    for i in 1 .. coalesce(cardinality(p_queues), 0) loop
+        return query
+        select i, s.id, s.what, s.status
+          from {schema}.sweep(p_queues[i], p_priorities[i], p_lo_at[i], p_lo_id[i], p_hi_at[i], p_hi_id[i], p_fronts[i],
+                              p_base_s, p_cap_s, p_limit) s;
+    end loop;
+end
+$fn$;

@@ -3,7 +3,7 @@
 -- Returns  the number made. One that another supervisor is making is left to it. A day whose rows
 --          already lie in the default partition cannot be carved out of it and stays there.
 create or replace function {schema}.make_partitions(p_days_ahead integer) returns integer
-language plpgsql set timezone = 'UTC' as $fn$
+language plpgsql set timezone = 'UTC' set lock_timeout = '200ms' as $fn$
 declare
     v_day  date;
     v_name text;
@@ -28,10 +28,10 @@ $fn$;
 
 -- drop_partitions: drop history's partitions that ended more than p_keep ago.
 --
--- Returns  the names dropped. Dropping needs a lock that a reader of history may hold for long: the
---          caller sets lock_timeout, and the next call tries again.
+-- Returns  the names dropped. Dropping needs a lock that a reader of history may hold for long: a
+--          call gives up after 200 ms (55P03), so that no ack queues behind it, and the next one tries again.
 create or replace function {schema}.drop_partitions(p_keep interval) returns setof text
-language plpgsql set timezone = 'UTC' as $fn$
+language plpgsql set timezone = 'UTC' set lock_timeout = '200ms' as $fn$
 declare
     v_name text;
 begin
