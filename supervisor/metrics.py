@@ -108,6 +108,12 @@ def remove_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def setup_fork_server() -> None:
+    """In the fork server, before it imports handlers: the directory is the one of the parent that started it."""
+    if directory := os.environ.get(_ENV):
+        setup(directory, FORK_SERVER)
+
+
 def setup(directory: str | os.PathLike[str], slot: str) -> None:
     """Count in *slot*'s files of *directory* from now on: every metric of this process, present and future.
 

@@ -318,6 +318,13 @@ class Board:
 
     def read(self) -> Snapshot:
         """What the worker does now, or did last. Each entry is consistent in itself; see `Entry.torn`."""
+        return self._snapshot([entry for index in self._held() if (entry := self._entry(index)) is not None])
+
+    def read_header(self) -> Snapshot:
+        """The same without entries: a look that costs little however much the worker holds."""
+        return self._snapshot([])
+
+    def _snapshot(self, entries: list[Entry]) -> Snapshot:
         words = self._words
         state = words[_STATE]
         return Snapshot(
@@ -330,7 +337,7 @@ class Board:
             next_session=self._signed[_NEXT],
             ended=words[_ENDED],
             rss=words[_RSS],
-            entries=[entry for index in self._held() if (entry := self._entry(index)) is not None],
+            entries=entries,
         )
 
     def overdue(self, now_ns: int) -> list[Entry]:
