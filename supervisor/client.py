@@ -189,14 +189,14 @@ def _asked(word: str) -> str:
 
 def _document(conn: SyncConn | AsyncConn, jobs: Sequence[NewJob], asked: str) -> str | None:
     """The bulk as one JSON array, or None when it goes by COPY."""
-    can_copy = not statements.in_pipeline(conn) and all(job.unique_key is None for job in jobs)
-    if can_copy and len(jobs) > COPY_ABOVE:
+    may_copy = all(job.unique_key is None for job in jobs)
+    if len(jobs) > COPY_ABOVE and may_copy and not statements.in_pipeline(conn):
         return None
     elements = [job.element(asked) for job in jobs]
     size = sum(len(element) if element.isascii() else len(element.encode()) for element in elements)
     if size <= MAX_DOCUMENT_BYTES:
         return f"[{','.join(elements)}]"
-    if can_copy:
+    if may_copy and not statements.in_pipeline(conn):
         return None
     raise InvalidJob("jobs", f"are {size} bytes in one bulk, the limit is {MAX_DOCUMENT_BYTES}: send them in parts")
 
