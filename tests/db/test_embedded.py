@@ -49,17 +49,22 @@ def embedded(data_dir: Path) -> Iterator[EmbeddedPostgres]:
     wait_until(lambda: not answers(found), 10, "the embedded server is stopped")
 
 
+def conninfo(embedded: EmbeddedPostgres) -> str:
+    assert embedded.cluster is not None
+    return embedded.cluster.conninfo
+
+
 def answers(embedded: EmbeddedPostgres) -> bool:
     try:
-        psycopg.connect(embedded.conninfo, connect_timeout=2).close()
+        psycopg.connect(conninfo(embedded), connect_timeout=2).close()
     except psycopg.OperationalError:
         return False
     return True
 
 
 def postmaster_file(embedded: EmbeddedPostgres) -> Path:
-    assert embedded.data_dir is not None
-    return embedded.data_dir / "cluster" / "postmaster.pid"
+    assert embedded.cluster is not None
+    return embedded.cluster.data / "postmaster.pid"
 
 
 def postmaster(embedded: EmbeddedPostgres) -> int:
@@ -120,7 +125,7 @@ def test_a_killed_process_leaves_it_running_and_does_not_count_any_more(data_dir
 
 
 def test_it_starts_again_after_its_postmaster_was_killed(embedded: EmbeddedPostgres, data_dir: Path) -> None:
-    with psycopg.connect(embedded.conninfo) as conn:
+    with psycopg.connect(conninfo(embedded)) as conn:
         conn.execute("create table kept (n int)")
     old = postmaster(embedded)
     proc.kill(old, signal.SIGKILL)
@@ -129,7 +134,7 @@ def test_it_starts_again_after_its_postmaster_was_killed(embedded: EmbeddedPostg
     again.start(data_dir)
 
     assert postmaster(again) != old
-    with psycopg.connect(again.conninfo) as conn:
+    with psycopg.connect(conninfo(again)) as conn:
         assert conn.execute("select count(*) from kept").fetchone() == (0,)
     again.stop()
 
@@ -154,12 +159,22 @@ def test_a_path_no_socket_can_have_is_no_obstacle(data_dir: Path, name: str) -> 
     with EmbeddedPostgres() as embedded:
         embedded.start(data_dir.parent / name)
         assert answers(embedded)
-        assert embedded.data_dir == data_dir.parent / name
+        assert (data_dir.parent / name / "cluster" / "PG_VERSION").exists()
 
 
 def test_its_files_are_closed_to_other_users(embedded: EmbeddedPostgres, data_dir: Path) -> None:
     """It trusts whoever reaches its socket, so nobody else may."""
     assert data_dir.stat().st_mode & 0o077 == 0
+
+
+def test_a_directory_with_other_files_is_left_alone(data_dir: Path) -> None:
+    """Its owner and mode would be changed: fatal for a home directory that was named by mistake."""
+    data_dir.mkdir(mode=0o755)
+    (data_dir / "letter.txt").write_text("dear")
+
+    with pytest.raises(SettingsInvalid, match="it holds other files"):
+        EmbeddedPostgres().start(data_dir)
+    assert (data_dir.stat().st_mode & 0o777, data_dir.stat().st_uid) == (0o755, os.geteuid())
 
 
 def test_another_version_is_refused_by_name(embedded: EmbeddedPostgres, data_dir: Path) -> None:
