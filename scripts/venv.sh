@@ -48,8 +48,8 @@ explain_missing() {
             return
         fi
     done
-    found=$(python3 --version 2>/dev/null || echo "no python3")
-    echo "Python 3.11 or newer is needed; found: $found. On Debian 12 or newer:" \
+    found=$(python3 --version 2>/dev/null || echo "nothing that runs")
+    echo "Python 3.11 or newer is needed; tried ${PYTHON:-python3.13 python3.12 python3.11 python3} (python3 is $found). On Debian 12 or newer:" \
          "apt install python3 python3-venv; or name an interpreter: make PYTHON=/path/to/python3.12 ..." >&2
 }
 
