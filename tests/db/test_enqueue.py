@@ -474,72 +474,67 @@ def test_a_bulk_makes_the_jobs_that_single_calls_would(db: Database, on_conflict
 
 # -- crashes of the caller ---------------------------------------------------------------------
 
-CALLER = """
-import asyncio, sys, psycopg
+# Forks a caller per line it reads ("first-number way"), so that each costs no start of Python.
+CALLERS = """
+import asyncio, itertools, os, signal, sys, psycopg
 from supervisor import enqueue, handler
-conninfo, first, way = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+conninfo, launcher = sys.argv[1], os.getpid()
 
 @handler("mail")
 def mail(business_id: int) -> None: ...
 
-def work():
+def numbers(first):
+    print(os.getpid(), flush=True)
+    return itertools.takewhile(lambda _: os.getppid() == launcher, itertools.count(first))
+
+def work(first):
     with psycopg.connect(conninfo) as conn:
-        print("up", flush=True)
-        for n in range(first, first + 1_000_000):
+        for n in numbers(first):
             with conn.transaction():
                 conn.execute("insert into business values (%s)", [n])
                 with conn.transaction():
                     mail.enqueue(conn, business_id=n)
 
-async def work_async():
+async def work_async(first):
     async with await psycopg.AsyncConnection.connect(conninfo) as conn:
-        print("up", flush=True)
-        for n in range(first, first + 1_000_000):
+        for n in numbers(first):
             async with conn.transaction():
                 async with conn.transaction():
                     await enqueue(conn, "mail", {"business_id": n})
                 await conn.execute("insert into business values (%s)", [n])
 
-work() if way == "sync" else asyncio.run(work_async())
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    first, way = line.split()
+    if os.fork() == 0:
+        work(int(first)) if way == "sync" else asyncio.run(work_async(int(first)))
+        os._exit(0)
 """
 
 
 @pytest.fixture
-def caller(business: Database) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start(number: int) -> subprocess.Popen[bytes]:
-        way = "sync" if number % 2 else "async"
-        command = [sys.executable, "-c", CALLER, business.conninfo, str(number * 1_000_000), way]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-        running.append(process)
-        return process
-
-    yield start
-    for process in running:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+def callers(business: Database) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", CALLERS, business.conninfo]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
+        yield launcher
+        launcher.kill()
 
 
-@pytest.mark.timeout(300)
 def test_killed_callers_leave_a_job_exactly_where_they_left_a_row(
-    business: Database, caller: Callable[[int], subprocess.Popen[bytes]]
+    business: Database, callers: subprocess.Popen[str]
 ) -> None:
     """B49: 200 SIGKILLs at random points, sync and async, with nested savepoints."""
+    assert callers.stdin is not None
+    assert callers.stdout is not None
     rng = random.Random(49)
-    kills, batch = 200, 4
-    for number in range(0, kills, batch):
-        group = [caller(number + n) for n in range(batch)]
-        for process in group:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"up\n"
-        for process in group:
-            # Not a wait for something to happen: the point of the kill is the fault that is injected.
-            threading.Event().wait(rng.uniform(0, 0.03))
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+    kills = 200
+    for number in range(kills):
+        callers.stdin.write(f"{number * 1_000_000} {'sync' if number % 2 else 'async'}\n")
+        callers.stdin.flush()
+        pid = int(callers.stdout.readline())
+        # Not a wait for something to happen: the point of the kill is the fault that is injected.
+        threading.Event().wait(rng.uniform(0, 0.03))
+        os.kill(pid, signal.SIGKILL)
     # What a session is in the middle of when its client dies may still commit.
     business.wait_for(
         "select count(*)::int from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
