@@ -185,9 +185,9 @@ def remember(address: Address) -> None:
             _known.update({secret, quote(secret, safe=""), quoted, repr(secret)[1:-1], repr(quoted)[1:-1]})
 
 
-_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ANY_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://")
 _PORT_ONLY = re.compile(r"\d{0,5}(?=[/?,\s'\")\].;]|$)")
-_BARE = re.compile(r"(?<![\w/:@*])([\w.+-]+):[^\s@/*]+@(?=[\w\[.-])")  # user:password@host without a scheme
+_BARE = re.compile(r"(?<![\w/:@*])([\w.+-]{1,64}):[^\s@/*]+@(?=[\w\[.-])")  # user:password@host without a scheme
 _KEYED = re.compile(
     r"""(?P<name>\b(?:password|sslpassword|passwd|pwd|oauth_client_secret|scram_client_key|scram_server_key)\b
         \\*["']? \s* [=:] \s*)
@@ -206,7 +206,7 @@ def mask(text: str) -> str:
         pieces, last = [], 0
         for start, limit in zip(starts, [*starts[1:], len(text)], strict=True):
             pieces.append(text[last:start])
-            pieces.append(_mask_authority(text[start:limit], text[:start].lower()))
+            pieces.append(_mask_authority(text[start:limit], text[max(0, start - 40) : start].lower()))
             last = limit
         text = "".join(pieces) + text[last:]
     lowered = text.lower()

@@ -263,10 +263,12 @@ def _clean(key: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)) and depth < 4:
         return [_clean("", item, depth + 1) for item in value]
     try:
-        text = mask(value if isinstance(value, str) else str(value))
+        text = value if isinstance(value, str) else str(value)
+        length = len(text)
+        text = mask(text[: 2 * MAX_TEXT])  # not all of a dump; more than is kept, since a cut may halve a password
     except Exception as error:  # the job's own types may be logged too
         return f"<{type(value).__name__} whose text failed with {type(error).__name__}>"
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + f"... [{len(text) - MAX_TEXT} more characters]"
+    return text if length <= MAX_TEXT else text[:MAX_TEXT] + f"... [cut: {length} characters]"
 
 
 def _plain(value: Any) -> str:
