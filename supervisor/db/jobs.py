@@ -10,7 +10,7 @@ Elsewhere: connections and errors (link.py); what a supervisor's parent sends (t
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from psycopg import AsyncConnection
@@ -27,6 +27,21 @@ class Mark(NamedTuple):
 
     at: str = EPOCH
     id: int = 0
+
+
+_AT: Final = "%Y-%m-%d %H:%M:%S.%f+00"
+_ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def mark_at(epoch_us: int) -> str:
+    """The text of a mark at *epoch_us* microseconds since 1970."""
+    return (_ZERO + timedelta(microseconds=epoch_us)).strftime(_AT)
+
+
+def epoch_us(at: str) -> int:
+    """The microseconds since 1970 of a mark's text."""
+    when = datetime.strptime(at[:26], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
+    return (when - _ZERO) // timedelta(microseconds=1)
 
 
 class Lane(NamedTuple):

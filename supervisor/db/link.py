@@ -28,6 +28,9 @@ from supervisor.errors import DatabaseUnavailable, SessionClosed
 
 T = TypeVar("T")
 
+DatabaseError = psycopg.Error
+"""What a server answers when it refuses a statement; the name for layers that do not import the driver."""
+
 # Undone by the server as a whole and right to send again: serialization failure, deadlock, lock not
 # available, and a statement cancelled by a time limit.
 RETRYABLE: Final = frozenset({"40001", "40P01", "55P03", "57014"})

@@ -197,3 +197,11 @@ async def prune(
         )
         row = await cur.fetchone()
         return int(row[0]) if row else 0
+
+
+async def now(conn: AsyncConnection, schema: str) -> float:
+    """The database's clock, in seconds since 1970."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        row = await (await cur.execute(statement("now", schema))).fetchone()
+        assert row is not None
+        return float(row[0])

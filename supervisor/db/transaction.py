@@ -1,0 +1,35 @@
+"""Finish a job inside its handler's own transaction: the writes and the end of the job commit together."""
+
+from typing import Any
+
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import tuple_row
+
+from supervisor.db.jobs import Ack, numbers
+from supervisor.db.statements import statement
+
+
+def _parameters(session: int, ack: Ack, keep: int) -> dict[str, object]:
+    return {
+        "session": session,
+        "ids": numbers([ack.id]),
+        "claims": numbers([ack.token]),
+        "took": numbers([ack.took_s]),
+        "keep": keep,
+    }
+
+
+async def finish(conn: AsyncConnection[Any], schema: str, session: int, ack: Ack, keep: int) -> bool:
+    """Acknowledge one job in *conn*'s open transaction; False when its lease was lost."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(statement("finish", schema), _parameters(session, ack, keep))
+        row = await cur.fetchone()
+    return bool(row and row[0])
+
+
+def finish_sync(conn: Connection[Any], schema: str, session: int, ack: Ack, keep: int) -> bool:
+    """The same on a sync connection."""
+    with conn.cursor(row_factory=tuple_row) as cur:
+        cur.execute(statement("finish", schema), _parameters(session, ack, keep))
+        row = cur.fetchone()
+    return bool(row and row[0])

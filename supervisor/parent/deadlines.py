@@ -1,0 +1,79 @@
+"""Watches what workers do: kills one whose job ignores its deadline, names handlers that block a loop.
+
+`timeout` tells a handler to stop; `kill_after` later its process is killed, whatever C code it sits in.
+The board is marked first, so that the recovery charges that job and nobody else.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from supervisor.clock import to_ns
+from supervisor.log import get_logger
+from supervisor.metrics import metrics
+from supervisor.parent.child import Child
+from supervisor.wire.board import Phase
+
+LOOK_EVERY_S: Final = 0.1
+BLOCKED_AFTER_S: Final = 1.5
+
+log = get_logger("deadlines")
+
+
+class Deadlines:
+    """The watch over running jobs. *workers*: those whose processes exist."""
+
+    def __init__(self, workers: Callable[[], Iterable[Child]]) -> None:
+        self._workers = workers
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            for child in list(self._workers()):
+                self._overdue(child)
+                self._blocked(child)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _overdue(self, child: Child) -> None:
+        overdue = child.board.overdue(to_ns(time.monotonic()))
+        if not overdue or child.caused == "deadline":
+            return
+        for entry in overdue:
+            child.board.mark_killed(entry.index)
+            log.error(
+                "job.killed",
+                job_id=entry.job_id,
+                kind=entry.kind,
+                slot=child.slot,
+                pid=child.pid,
+                ran_s=round(time.monotonic() - entry.started_ns / 1e9, 1),
+                reason="it ran on after its timeout and kill_after",
+                did="killed its worker; the job is charged a failed attempt, its neighbours nothing",
+            )
+        child.kill("deadline")
+
+    def _blocked(self, child: Child) -> None:
+        header = child.board.read_header()
+        if not header.tick_ns:
+            return
+        stale = time.monotonic() - header.tick_ns / 1e9
+        if stale < BLOCKED_AFTER_S:
+            if child.blocked_since is not None:
+                log.info("worker.unblocked", slot=child.slot, after_s=round(time.monotonic() - child.blocked_since, 1))
+                child.blocked_since = None
+            return
+        if child.blocked_since is None:
+            child.blocked_since = time.monotonic() - stale
+            running = [entry for entry in child.snapshot().entries if entry.phase is Phase.STARTED]
+            metrics().errors.labels("loop_blocked").inc()
+            log.warning(
+                "worker.blocked",
+                slot=child.slot,
+                pid=child.pid,
+                for_s=round(stale, 1),
+                kinds=sorted({entry.kind for entry in running}),
+                job_ids=[entry.job_id for entry in running][:20],
+                reason="its event loop does not turn: a handler computes without awaiting, or the process is stopped",
+                remedy="make the handler a plain def, which runs in a thread, or await in between",
+            )

@@ -1,0 +1,364 @@
+"""The workers of one parent: a slot each, filled again when its worker is gone.
+
+    slot --spawn--> starting --> ready --> ... --> exited
+                                                     |-- recover its jobs   (at once, in one transaction)
+                                                     '-- restart            (by the policy in states.py)
+
+Always true: a slot has at most one living worker. A death never waits for the database: the replacement
+is forked at once, and recovery is retried beside it until the database has answered. Crashes within the
+budget restart at once; beyond it with a doubling delay, never faster, never for good.
+
+Elsewhere: one worker (child.py); what becomes of its jobs (recover.py).
+"""
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final
+
+from supervisor import exits
+from supervisor.clock import remaining
+from supervisor.db import jobs
+from supervisor.db.link import AsyncConnection, DatabaseError, Link, first_line, in_transaction
+from supervisor.errors import DatabaseUnavailable, HandlersFailed
+from supervisor.log import Repeats, get_logger
+from supervisor.metrics import clear_gauges, metrics
+from supervisor.parent.child import Child
+from supervisor.parent.deaths import oom_kills, say_death
+from supervisor.parent.recover import Death, culprit, judge
+from supervisor.parent.spawn import ForkServer, SpawnFailed
+from supervisor.parent.states import Happened, Restart, State, restart
+from supervisor.settings import Settings
+from supervisor.wire.board import Snapshot
+from supervisor.wire.messages import (
+    BootFailed,
+    Drained,
+    Hungry,
+    LeaseLost,
+    Message,
+    More,
+    Notice,
+    Ready,
+)
+from supervisor.worker.exchange import keep_level
+from supervisor.worker.main import WorkerConfig
+
+_BUDGET_WINDOW_S: Final = 60.0
+_SPAWN_RETRY_S: Final = 1.0
+_BOARD_SLACK: Final = 64
+
+log = get_logger("fleet")
+
+
+class Fleet:
+    """All workers of one parent.
+
+    Args:
+        link: the connection that recoveries use.
+        on_ready: called with a worker that became ready.
+        on_hungry, on_more: as the worker says them.
+        on_fatal: called with what makes running on pointless: handlers that do not import.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        config: Callable[[int], WorkerConfig],
+        fork_server: ForkServer,
+        link: Link,
+        metrics_dir: Path,
+        on_ready: Callable[[Child], None],
+        on_hungry: Callable[[Child, float | None], None],
+        on_more: Callable[[Child], None],
+        on_fatal: Callable[[HandlersFailed], None],
+    ) -> None:
+        self._settings = settings
+        self._config = config
+        self._fork_server = fork_server
+        self._link = link
+        self._metrics_dir = metrics_dir
+        self._on_ready = on_ready
+        self._on_hungry = on_hungry
+        self._on_more = on_more
+        self._on_fatal = on_fatal
+        self._entries = 2 * (settings.concurrency + settings.prefetch) + settings.max_unacked + _BOARD_SLACK
+        self._children: dict[int, Child] = {}
+        self._crashes: dict[int, deque[float]] = {slot: deque() for slot in range(settings.processes)}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._recovering = 0
+        self._stopping = False
+        self._recycling: Child | None = None
+        self._recycle_limits: dict[int, tuple[float, float]] = {}
+        self._ooms = oom_kills()
+        self._repeats = Repeats()
+        self.cut = 0
+        """Workers that did not finish what they ran before they had to go."""
+        self.empty = asyncio.Event()
+
+    # ---- who is there
+
+    def living(self) -> list[Child]:
+        """Every worker whose process exists."""
+        return [child for child in self._children.values() if child.alive]
+
+    def ready(self) -> list[Child]:
+        """Those that take jobs."""
+        return [child for child in self._children.values() if child.state is State.READY]
+
+    @property
+    def fork_server_pid(self) -> int | None:
+        """The fork server's process."""
+        return self._fork_server.pid
+
+    def states(self) -> dict[str, int]:
+        """How many workers are in each state."""
+        counts = {str(state): 0 for state in State if state is not State.EXITED}
+        for child in self.living():
+            counts[child.state] += 1
+        return counts
+
+    # ---- starting
+
+    def start(self) -> None:
+        """Fill every slot."""
+        for slot in range(self._settings.processes):
+            self._later(self._spawn(slot, 0.0))
+
+    async def _spawn(self, slot: int, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        while not self._stopping:
+            try:
+                spawned = await self._fork_server.spawn(self._config(slot), self._entries)
+            except SpawnFailed as error:
+                self._repeats.tell(log.error, "worker.spawn_failed", slot=slot, reason=str(error))
+                await asyncio.sleep(_SPAWN_RETRY_S)
+                continue
+            child = Child(slot, spawned, on_message=self._heard, on_exit=self._exited)
+            self._children[slot] = child
+            self._recycle_limits[child.pid] = (
+                (self._settings.max_age_s or float("inf")) * random.uniform(0.9, 1.1),
+                (self._settings.max_jobs or float("inf")) * random.uniform(0.9, 1.1),
+            )
+            log.info("worker.started", slot=slot, pid=child.pid)
+            if self._stopping:
+                child.stop_now("drain")
+            return
+
+    # ---- what workers say
+
+    def _heard(self, child: Child, message: Message) -> None:
+        match message:
+            case Ready():
+                child.happened(Happened.READY)
+                child.birth_rss = message.rss
+                log.info("worker.ready", slot=child.slot, pid=child.pid, kinds=len(message.kinds))
+                self._on_ready(child)
+            case Hungry():
+                self._on_hungry(child, message.next_due_in_s)
+            case More():
+                self._on_more(child)
+            case Drained():
+                log.info(
+                    "worker.drained",
+                    slot=child.slot,
+                    finished=message.finished,
+                    released=message.released,
+                    interrupted=message.interrupted,
+                )
+            case BootFailed():
+                child.boot_failure = message.traceback
+            case LeaseLost():
+                log.warning("lease.lost", slot=child.slot, job_ids=message.job_ids)
+            case Notice():
+                log.warning(message.event, slot=child.slot, **message.fields)
+            case _:
+                pass
+
+    # ---- endings
+
+    def _exited(self, child: Child, code: int | None) -> None:
+        expected = child.caused is not None
+        board = child.snapshot()
+        child.gone()
+        clear_gauges(self._metrics_dir, f"w{child.slot}")
+        self._recycle_limits.pop(child.pid, None)
+        if self._recycling is child:
+            self._recycling = None
+        ooms = oom_kills()
+        death = Death(say_death(child.slot, child.pid, code, oom=ooms > self._ooms), child.caused)
+        self._ooms = ooms
+        if code == exits.CUT and death.caused is None:
+            death = Death(death.why, "drain")  # it was told to leave by a signal of its own
+        if code == exits.CUT:
+            self.cut += 1
+        if code not in (exits.OK, exits.CUT) and not expected:
+            metrics().crashes.labels(str(code)).inc()
+        self._later(self._recover(child, board, death))
+        self._restart(child, code, death)
+        if not self.living():
+            self.empty.set()
+
+    def _restart(self, child: Child, code: int | None, death: Death) -> None:
+        what = restart(code, death.caused)
+        if what is Restart.STOP_SERVICE:
+            self._on_fatal(HandlersFailed(", ".join(self._settings.handlers), child.boot_failure or death.why))
+            return
+        if self._stopping:
+            return
+        delay = 0.0
+        if what is Restart.WITHIN_BUDGET:
+            delay = self._delay(child.slot)
+        log.log(
+            30 if what is Restart.WITHIN_BUDGET else 20,
+            "worker.exited",
+            slot=child.slot,
+            pid=child.pid,
+            code=code,
+            why=death.why,
+            caused=death.caused,
+            restart_in_s=round(delay, 2),
+        )
+        metrics().restarts.labels(death.caused or ("crash" if what is Restart.WITHIN_BUDGET else "exit")).inc()
+        self._later(self._spawn(child.slot, delay))
+
+    def _delay(self, slot: int) -> float:
+        now = time.monotonic()
+        crashes = self._crashes[slot]
+        crashes.append(now)
+        while crashes and crashes[0] < now - _BUDGET_WINDOW_S:
+            crashes.popleft()
+        over = len(crashes) - self._settings.restart_budget
+        if over <= 0:
+            return 0.0
+        delay = self._settings.restart_backoff_s * 2.0 ** min(over - 1, 20)
+        return min(self._settings.restart_backoff_cap_s, delay) * random.uniform(0.75, 1.25)
+
+    async def _recover(self, child: Child, board: Snapshot, death: Death) -> None:
+        """Put back what a dead worker held, until the database has taken it."""
+        self._recovering += 1
+        started = time.monotonic()
+        settings = self._settings
+        settlements = judge(board, death, base_s=settings.retry_base_s, cap_s=settings.retry_cap_s)
+        sessions = [session for session in (board.session, board.next_session) if session]
+
+        async def apply(conn: AsyncConnection) -> int:
+            moved = 0
+            for session in sessions:
+                if settlements:
+                    settled = await jobs.settle(
+                        conn,
+                        settings.schema_,
+                        session=session,
+                        settlements=settlements,
+                        keep=keep_level(settings),
+                        unknown_limit_s=settings.unknown_kind_limit_s,
+                    )
+                    moved += len(settled)
+                await jobs.close_session(conn, settings.schema_, session=session)
+            return moved
+
+        try:
+            pause = 0.05
+            while True:
+                try:
+                    moved = await self._link.call(lambda conn: in_transaction(conn, apply))
+                    break
+                except (DatabaseUnavailable, DatabaseError) as error:
+                    self._repeats.tell(log.warning, "recovery.delayed", slot=child.slot, reason=first_line(error))
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                    pause = min(2.0, pause * 2)
+            if settlements:
+                events: dict[str, int] = {}
+                for item in settlements:
+                    events[item.outcome.event] = events.get(item.outcome.event, 0) + 1
+                log.warning(
+                    "worker.recovered",
+                    slot=child.slot,
+                    pid=child.pid,
+                    jobs=len(settlements),
+                    applied=moved,
+                    charged_job=culprit(settlements),
+                    took_ms=round((time.monotonic() - started) * 1000, 1),
+                    **events,
+                )
+        finally:
+            self._recovering -= 1
+            child.close()
+
+    # ---- stopping and recycling
+
+    async def drain(self, deadline: Callable[[], float], reason: str) -> None:
+        """Ask every worker to leave by *deadline*, which may move nearer, and wait until all have gone."""
+        self._stopping = True
+        for child in self.living():
+            child.drain(deadline(), reason)
+        if not self.living():
+            self.empty.set()
+        told = deadline()
+        margin = 1.5
+        while not self.empty.is_set():
+            if deadline() < told:
+                told = deadline()
+                for child in self.living():
+                    child.drain(told, reason)
+            if remaining(told + margin) <= 0:
+                for child in self.living():
+                    log.error("worker.killed", slot=child.slot, pid=child.pid, reason="did not leave by the drain deadline")
+                    self.cut += 1
+                    child.kill(reason)
+            try:
+                async with asyncio.timeout(0.05):
+                    await self.empty.wait()
+            except TimeoutError:
+                continue
+
+    async def settle_down(self, timeout_s: float) -> bool:
+        """Wait for recoveries to end; whether they did."""
+        until = time.monotonic() + timeout_s
+        while self._recovering and remaining(until) > 0:
+            await asyncio.sleep(0.02)
+        return not self._recovering
+
+    def recycle(self) -> None:
+        """Replace one worker that is past a limit; the next one only when that one is gone."""
+        if self._recycling is not None or self._stopping:
+            return
+        settings, now = self._settings, time.monotonic()
+        for child in self.ready():
+            board = child.board.read_header()
+            age, jobs_limit = self._recycle_limits.get(child.pid, (float("inf"), float("inf")))
+            grown = (board.rss - child.birth_rss) / 2**20
+            reason = None
+            if settings.max_rss_mb is not None and grown > settings.max_rss_mb:
+                reason = "max_rss"
+            elif board.ended >= jobs_limit:
+                reason = "max_jobs"
+            elif now - child.born > age:
+                reason = "max_age"
+            if reason is not None:
+                log.info(
+                    "worker.recycling",
+                    slot=child.slot,
+                    pid=child.pid,
+                    reason=reason,
+                    jobs=board.ended,
+                    grown_mb=round(grown, 1),
+                    age_s=round(now - child.born, 1),
+                )
+                self._recycling = child
+                child.drain(now + settings.drain_timeout_s, "recycle")
+                return
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("fleet.task_failed", error=repr(error), exc_info=error)

@@ -1,0 +1,68 @@
+"""What becomes of the jobs a dead worker held.
+
+The scoreboard outlives the worker and says of each job whether it had been started and whether its
+handler had returned. From that and from how the worker died follows, for each job:
+
+    entry      worker died by itself         killed by the parent, or interrupted
+    returned   as the handler ended          as the handler ended
+    started    alone: crashed (charged)      its own deadline passed: failed (charged an attempt)
+               several: suspect (each next   any other reason: interrupted (uncharged)
+               runs alone, uncharged)
+    claimed    released, untouched           released, untouched
+
+Always true: at most one job is charged for one death, and none for a death that the parent caused for
+another's sake. Nothing is written for a job whose lease has moved on: every write is fenced.
+
+Elsewhere: the pages (wire/board.py); what the events do (functions/060_settle.sql).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from supervisor.db.jobs import Settlement
+from supervisor.outcome import Outcome
+from supervisor.wire.board import Entry, Phase, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker ended.
+
+    Attributes:
+        why: In words, with the exit code or the signal.
+        caused: None if it died by itself; else why the parent ended it: deadline, drain, fence, recycle.
+    """
+
+    why: str
+    caused: str | None = None
+
+
+_INTERRUPTED: Final = Outcome("interrupted", reason="interrupted")
+
+
+def judge(board: Snapshot, death: Death, *, base_s: float, cap_s: float) -> list[Settlement]:
+    """One settlement for each job that the worker held."""
+    started = [entry for entry in board.entries if entry.phase is Phase.STARTED]
+    return [
+        Settlement(entry.job_id, entry.token, _outcome(entry, started, death), base_s, cap_s) for entry in board.entries
+    ]
+
+
+def _outcome(entry: Entry, started: list[Entry], death: Death) -> Outcome:
+    if entry.phase is Phase.RETURNED:
+        return Outcome(entry.event, entry.error, entry.delay, entry.reason)
+    if entry.phase is not Phase.STARTED:
+        return Outcome("released", reason="neighbour_died")
+    if entry.killed:
+        return Outcome("failed", f"timeout: did not stop when told to; {death.why}", None, "timeout")
+    if death.caused is not None:
+        return _INTERRUPTED
+    if len(started) == 1:
+        return Outcome("crashed", f"its worker died while running it: {death.why}", None, "crash")
+    others = ", ".join(str(other.job_id) for other in started if other is not entry)[:200]
+    return Outcome("suspect", f"its worker died while running it and jobs {others}: {death.why}", None, "suspect")
+
+
+def culprit(settlements: list[Settlement]) -> int | None:
+    """The job that the death is charged to; None if it is nobody's or not yet known."""
+    return next((item.id for item in settlements if item.outcome.event == "crashed"), None)

@@ -1,0 +1,495 @@
+"""The parent process: everything in it, started and stopped in order.
+
+    connect, check the schema --> listen, renew, tend, watch, serve health --> workers --> ... --> drain
+
+SIGTERM or SIGINT drains and exits; a second one moves the deadline to now. SIGUSR1 drains and stays, so
+that a preStop hook can wait for it.
+
+Always true: no handler runs here, and nothing here waits for a worker, a slow log reader, a scrape or,
+without a time limit, the database.
+
+Elsewhere: each part in its own room: fleet.py, waker.py, leases.py, tender.py, deadlines.py, health.py.
+"""
+
+import asyncio
+import json
+import os
+import random
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from supervisor import __version__, exits, metrics
+from supervisor.clock import DbClock
+from supervisor.db import tend
+from supervisor.db.jobs import Lane
+from supervisor.db.link import DatabaseError, Link, first_line
+from supervisor.db.listener import Listener
+from supervisor.db.migrate import check_version
+from supervisor.errors import DatabaseUnavailable, HandlersFailed, SchemaMissing, SchemaTooNew
+from supervisor.log import Repeats, dropped_lines, get_logger
+from supervisor.parent.child import Child
+from supervisor.parent.deadlines import Deadlines
+from supervisor.parent.fleet import Fleet
+from supervisor.parent.health import Degraded, HealthServer, HealthState, ServiceState
+from supervisor.parent.lanes import LaneBook
+from supervisor.parent.leases import Holder, Leases
+from supervisor.parent.runfile import RunFile
+from supervisor.parent.spawn import ForkServer, reap_strangers
+from supervisor.parent.tender import Tender
+from supervisor.parent.waker import Waker
+from supervisor.settings import Settings
+from supervisor.wire.messages import CancelJob, Wake
+from supervisor.worker.main import WorkerConfig
+
+_WAIT_FOR_SLACK_S: Final = 10.0
+_POLL_LOOKBACK_S: Final = 1.0
+_SETTLE_DOWN_S: Final = 5.0
+
+log = get_logger("parent")
+
+
+class Parent:
+    """One supervisor service.
+
+    Args:
+        database_url: where the queue lives.
+    """
+
+    def __init__(self, settings: Settings, database_url: str) -> None:
+        self._settings = settings
+        self._schema = settings.schema_
+        self._url = database_url
+        self._listen_url = (
+            settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url
+        )
+        self._id = secrets.randbits(63) or 1
+        self._metrics_dir = metrics.make_directory(settings.run_dir)
+        metrics.setup(self._metrics_dir, metrics.PARENT)
+        self._numbers = metrics.metrics()
+        self._health = HealthState()
+        self._server: HealthServer | None = None
+        if settings.health_port is not None:
+            self._server = HealthServer(
+                self._health,
+                lambda: metrics.render(self._metrics_dir),
+                host=settings.health_host,
+                port=settings.health_port,
+            )
+        self._runfile = RunFile(settings.run_dir)
+        self._clock = DbClock()
+        self._lease_link = self._link("pg-supervisor leases")
+        self._tend_link = self._link("pg-supervisor parent")
+        self._lanes = LaneBook()
+        self._repeats = Repeats()
+        self._listening = False
+        self._deaf = False
+        self._last_hungry = 0.0
+        self._waiting = False
+        self._exit = asyncio.Event()
+        self._drain_wanted = asyncio.Event()
+        self._drain_deadline = float("inf")
+        self._fatal: HandlersFailed | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._beat_now = asyncio.Event()
+        self._look_now = asyncio.Event()
+        self._waker = Waker(
+            workers=lambda: self._fleet.ready(), clock=self._clock, on_cancel=self._cancel, on_queue=self._queue_named
+        )
+        self._fleet = Fleet(
+            settings=settings,
+            config=self._worker_config,
+            fork_server=ForkServer(settings.handlers, str(self._metrics_dir)),
+            link=self._lease_link,
+            metrics_dir=self._metrics_dir,
+            on_ready=self._worker_ready,
+            on_hungry=self._worker_hungry,
+            on_more=self._waker.more,
+            on_fatal=self._stop_for,
+        )
+        self._leases = Leases(
+            self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed
+        )
+        self._tender = Tender(self._tend_link, settings)
+
+    # ---- the whole life
+
+    async def run(self) -> int:
+        """Serve until told to stop; the exit code."""
+        started = time.monotonic()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_signal, number)
+        loop.add_signal_handler(signal.SIGUSR1, self._drain_signal)
+        if self._server is not None:
+            self._server.start()
+        self._say_state(ServiceState.STARTING)
+        log.info("supervisor.starting", pid=os.getpid(), version=__version__, **self._settings.redacted())
+        try:
+            await self._check_schema()
+            if not self._exit.is_set():
+                self._start_parts()
+                self._fleet.start()
+                await self._until_ready_or_exit(started)
+                await self._drain_wanted.wait()
+                await self._drain()
+                await self._exit.wait()
+        except (SchemaMissing, SchemaTooNew) as error:
+            log.error("supervisor.refused", reason=str(error))
+            return exits.CONFIG
+        finally:
+            code = await self._shut()
+        log.info("supervisor.stopped", code=code, ran_s=round(time.monotonic() - started, 1))
+        return code
+
+    async def _check_schema(self) -> None:
+        """Wait for the database, however long that takes, and see that the schema fits."""
+        pause = 0.1
+        while not self._exit.is_set():
+            try:
+                found = await self._tend_link.call(lambda conn: tend.version(conn, self._schema))
+            except DatabaseUnavailable as error:
+                self._database_away(error.reason)
+            except DatabaseError as error:
+                if error.sqlstate in ("42P01", "3F000"):
+                    raise SchemaMissing(self._schema) from error
+                self._database_away(first_line(error))
+            else:
+                self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, False)
+                try:
+                    check_version(found, self._schema)
+                except SchemaTooNew as error:
+                    # Migrations only add: an older release goes on beside a newer schema.
+                    log.warning("schema.newer", reason=str(error), did="going on with what this release knows")
+                return
+            self._health.tick()
+            await self._sleep_or_exit(pause)
+            pause = min(2.0, pause * 2)
+
+    def _start_parts(self) -> None:
+        self._spawn_task(self._leases.run())
+        self._spawn_task(self._every(self._settings.reap_every_s, self._tick, "tend"))
+        self._spawn_task(self._beat_loop())
+        self._spawn_task(self._poll_loop())
+        self._spawn_task(self._house())
+        self._spawn_task(Deadlines(self._fleet.living).run())
+        if self._settings.wake:
+            self._spawn_task(
+                Listener(
+                    self._listen_url,
+                    self._schema,
+                    name="pg-supervisor listen",
+                    connect_timeout_s=self._settings.connect_timeout_s,
+                    on_notice=self._waker.notice,
+                    on_listening=self._now_listening,
+                    on_lost=self._not_listening,
+                    on_deaf=self._pooler_in_between,
+                ).run()
+            )
+        else:
+            self._health.set_degraded(Degraded.POLLING, True)
+
+    async def _until_ready_or_exit(self, started: float) -> None:
+        while not self._drain_wanted.is_set():
+            if len(self._fleet.ready()) == self._settings.processes:
+                self._say_state(ServiceState.READY)
+                log.info(
+                    "supervisor.ready",
+                    pid=os.getpid(),
+                    workers=self._settings.processes,
+                    took_s=round(time.monotonic() - started, 2),
+                    health_port=self._server.port if self._server else None,
+                )
+                return
+            await asyncio.sleep(0.01)
+
+    async def _drain(self) -> None:
+        self._say_state(ServiceState.DRAINING)
+        started = time.monotonic()
+        await self._fleet.drain(lambda: self._drain_deadline, "drain")
+        await self._fleet.settle_down(_SETTLE_DOWN_S)
+        self._runfile.write(state="drained")
+        log.info("supervisor.drained", took_s=round(time.monotonic() - started, 2), workers_cut=self._fleet.cut)
+
+    async def _shut(self) -> int:
+        self._waker.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        settled = await self._fleet.settle_down(_SETTLE_DOWN_S)
+        if self._waiting or self._health.facts.state is not ServiceState.STARTING:
+            try:
+                async with asyncio.timeout(2.0):
+                    await self._tend_link.call(lambda conn: tend.gone(conn, self._schema, parent=self._id))
+            except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
+                log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
+        self._health.set_state(ServiceState.STOPPED)
+        await self._lease_link.close()
+        await self._tend_link.close()
+        if self._server is not None:
+            self._server.stop()
+        metrics.remove_directory(self._metrics_dir)
+        self._runfile.remove()
+        if self._fatal is not None:
+            return exits.CONFIG
+        return exits.CUT if self._fleet.cut or not settled else exits.OK
+
+    # ---- signals
+
+    def _stop_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._exit.is_set():
+            log.warning("supervisor.hurried", signal=name, did="moved the drain deadline to now")
+            self._drain_deadline = time.monotonic()
+            return
+        log.info("supervisor.stopping", signal=name, drain_timeout_s=self._settings.drain_timeout_s)
+        self._begin_drain()
+        self._exit.set()
+
+    def _drain_signal(self) -> None:
+        if not self._drain_wanted.is_set():
+            log.info("supervisor.draining", signal="SIGUSR1", did="staying until SIGTERM")
+        self._begin_drain()
+
+    def _begin_drain(self) -> None:
+        if not self._drain_wanted.is_set():
+            self._drain_deadline = time.monotonic() + self._settings.drain_timeout_s
+            self._drain_wanted.set()
+
+    def _stop_for(self, error: HandlersFailed) -> None:
+        if self._fatal is None:
+            self._fatal = error
+            self._health.set_degraded(Degraded.BOOT_FAILED, True)
+            log.error("handlers.failed", reason=str(error), traceback=error.traceback_text)
+            self._begin_drain()
+            self._exit.set()
+
+    # ---- workers
+
+    def _worker_config(self, slot: int) -> WorkerConfig:
+        return WorkerConfig(slot, self._settings.name, self._id, self._settings, self._url, str(self._metrics_dir))
+
+    def _worker_ready(self, child: Child) -> None:
+        child.tell(self._lanes.everything())
+        child.wake(Wake())
+
+    def _worker_hungry(self, child: Child, next_s: float | None) -> None:
+        self._last_hungry = time.monotonic()
+        if not self._waiting:
+            self._beat_now.set()
+        self._waker.hungry(child, next_s)
+
+    def _session_closed(self, holder: Holder, session: int) -> None:
+        """A session that cannot be renewed any more; its worker learns it now, not at its next statement."""
+        for child in self._fleet.living():
+            if child is holder and child.sessions() == [session]:
+                child.wake(Wake())
+
+    def _cancel(self, job_id: int, session: int, token: int) -> None:
+        for child in self._fleet.living():
+            if session in child.sessions():
+                child.tell(CancelJob(job_id, token))
+
+    def _queue_named(self, queue: str, priorities: list[int]) -> list[tuple[str, int]]:
+        lanes = [Lane(queue, priority) for priority in priorities]
+        message = self._lanes.announce(lanes)
+        if message is not None:
+            for child in self._fleet.living():
+                child.tell(message)
+        if not lanes:
+            self._look_now.set()  # more priorities than fit in a notification
+            lanes = self._lanes.of_queue(queue)
+        return [(lane.queue, lane.priority) for lane in lanes]
+
+    # ---- listening
+
+    async def _now_listening(self) -> None:
+        self._listening = True
+        self._numbers.listening.set(1)
+        self._health.set_degraded(Degraded.POLLING, False)
+        log.info("listener.listening")
+        # Whatever was enqueued while nobody listened is found by looking now.
+        self._beat_now.set()
+        self._look_now.set()
+
+    def _not_listening(self, reason: str) -> None:
+        self._listening = False
+        self._numbers.listening.set(0)
+        self._health.set_degraded(Degraded.POLLING, True)
+        self._repeats.tell(log.warning, "listener.lost", reason=reason, did="polling until it is back")
+
+    def _pooler_in_between(self) -> None:
+        self._numbers.listening.set(0)
+        self._health.set_degraded(Degraded.POLLING, True)
+        log.warning(
+            "listener.deaf",
+            reason="its own notification did not arrive: a transaction-mode pooler is in between",
+            did=f"polling every {self._settings.poll_without_listen_s:g} s",
+            remedy="set SUPERVISOR_LISTEN_DATABASE_URL to the server's direct address",
+        )
+
+    # ---- rhythms
+
+    async def _tick(self) -> None:
+        report = await self._tender.tick()
+        if self._lanes.announced:
+            await self._tend_link.call(
+                lambda conn: tend.add_lanes(conn, self._schema, sorted(self._lanes.announced))
+            )
+        message = self._lanes.refresh(report.lanes)
+        if message is not None:
+            for child in self._fleet.living():
+                child.tell(message)
+
+    async def _poll_loop(self) -> None:
+        """Look for due jobs now and then, whatever notifications say."""
+        while True:
+            every = self._settings.poll_every_s if self._listening else self._settings.poll_without_listen_s
+            try:
+                async with asyncio.timeout(every * random.uniform(0.8, 1.2)):
+                    await self._look_now.wait()
+            except TimeoutError:
+                pass
+            self._look_now.clear()
+            await self._guarded(self._look, "poll")
+
+    async def _look(self) -> None:
+        if not any(child.hungry for child in self._fleet.ready()):
+            return  # busy workers look for themselves
+        known = list((await self._tend_link.call(lambda conn: tend.lanes(conn, self._schema))).items())
+        waters = await self._tend_link.call(
+            lambda conn: tend.low_water(conn, self._schema, known, lookback_s=_POLL_LOOKBACK_S)
+        )
+        for water in waters:
+            if water.next_s is not None:
+                self._waker.due_in(water.next_s)
+        if any(water.due for water in waters):
+            self._waker.wake_if_any(Wake(), "poll")
+
+    async def _beat_loop(self) -> None:
+        while True:
+            await self._guarded(self._beat, "beat")
+            try:
+                async with asyncio.timeout(self._settings.renew_every_s):
+                    await self._beat_now.wait()
+            except TimeoutError:
+                pass
+            self._beat_now.clear()
+
+    async def _beat(self) -> None:
+        """Renew this supervisor's own row, say whether it wants wake-ups, and read the database's clock."""
+        wants = self._settings.wake and time.monotonic() - self._last_hungry < _WAIT_FOR_SLACK_S + 2 * (
+            self._settings.renew_every_s
+        )
+        turned_on = wants and not self._waiting
+        workers = [
+            {"slot": child.slot, "pid": child.pid, "state": child.state, "running": child.load}
+            for child in self._fleet.living()
+        ]
+        await self._tend_link.call(
+            lambda conn: tend.beat(
+                conn,
+                self._schema,
+                parent=self._id,
+                name=self._settings.name,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=__version__,
+                state=self._health.facts.state,
+                detail=json.dumps({"workers": workers, "listening": self._listening}),
+                ttl_s=max(self._settings.lease_s, 3 * self._settings.renew_every_s),
+                waiting=wants,
+            )
+        )
+        self._waiting = wants
+        sent = time.monotonic()
+        now = await self._tend_link.call(lambda conn: tend.now(conn, self._schema))
+        self._clock.observe(now, sent, time.monotonic())
+        if turned_on:
+            self._look_now.set()  # jobs committed just before the wish was visible
+
+    async def _house(self) -> None:
+        """Gauges, recycling, adopted zombies: once or a few times a second."""
+        while True:
+            self._health.tick()
+            ready = self._fleet.ready()
+            self._health.set_workers(ready=len(ready), total=self._settings.processes)
+            for state, count in self._fleet.states().items():
+                self._numbers.workers.labels(state).set(count)
+            if ready and any(child.hungry for child in ready):
+                self._last_hungry = time.monotonic()
+            self._fleet.recycle()
+            fork_server = self._fleet.fork_server_pid
+            reap_strangers({child.pid for child in self._fleet.living()} | ({fork_server} if fork_server else set()))
+            missing = dropped_lines() - self._dropped
+            if missing:
+                self._dropped += missing
+                self._numbers.log_lines_dropped.inc(missing)
+            await asyncio.sleep(0.5)
+
+    _dropped = 0
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]], where: str) -> None:
+        while True:
+            await self._guarded(work, where)
+            await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]], where: str) -> None:
+        """Run *work*; a database that fails is said once a second and never ends the loop around it."""
+        try:
+            await work()
+        except DatabaseUnavailable as error:
+            self._database_away(error.reason)
+            self._numbers.errors.labels(where).inc()
+        except DatabaseError as error:
+            self._numbers.errors.labels(where).inc()
+            self._repeats.tell(log.error, f"{where}.refused", reason=f"{error.sqlstate}: {first_line(error)}")
+        except Exception as error:
+            self._numbers.errors.labels(where).inc()
+            held = self._repeats.allow(where)
+            if held is not None:
+                log.error(f"{where}.failed", error=repr(error), exc_info=error)
+        else:
+            self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, False)
+
+    def _database_away(self, reason: str) -> None:
+        self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, True)
+        self._repeats.tell(log.warning, "database.unreachable", reason=reason)
+
+    # ---- small things
+
+    def _say_state(self, state: ServiceState) -> None:
+        self._health.set_state(state)
+        self._runfile.write(state=str(state), health_port=self._server.port if self._server else None)
+
+    def _spawn_task(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._part_ended)
+        self._tasks.append(task)
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        """A part that ends by itself is a fault of ours: say it, and stop rather than limp."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        log.error("parent.part_ended", error=repr(error), exc_info=error, did="stopping the service")
+        self._begin_drain()
+        self._exit.set()
+
+    async def _sleep_or_exit(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._exit.wait()
+        except TimeoutError:
+            pass
+
+    def _link(self, name: str) -> Link:
+        return Link(
+            self._url,
+            name=name,
+            statement_timeout_s=self._settings.statement_timeout_s,
+            connect_timeout_s=self._settings.connect_timeout_s,
+        )

@@ -1,0 +1,240 @@
+"""Forks workers, though not from this process.
+
+A process with an event loop, sockets, TLS sessions and threads cannot be forked safely. Python's fork
+server is a clean, single-threaded process that has imported the worker's code and the handlers; each
+worker is a real fork of it, in about ten milliseconds, shares that memory copy-on-write, and inherits
+no descriptor of the parent's but its own socket and board.
+
+    parent --request--> fork server --fork--> worker
+       ^                     |
+       '---- exit code ------'       by the sentinel; by the pidfd if the fork server itself is dead
+
+Always true: forking happens in a thread with a time limit, so a fork server that is stopped or swapped
+out cannot stop the parent's loop. A worker's death is seen through its pidfd even when the fork server
+is gone; its exit code may then be unknown.
+
+Elsewhere: what is imported (worker/preload.py); what a worker does (worker/main.py).
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
+from typing import Any, Final
+
+from supervisor.log import get_logger
+from supervisor.wire.board import Board
+from supervisor.wire.channel import open_pair
+from supervisor.worker.main import WorkerConfig, run_worker
+from supervisor.worker.preload_names import METRICS_VARIABLE, MODULES_VARIABLE, PATH_VARIABLE
+
+SPAWN_TIMEOUT_S: Final = 10.0
+_CODE_PATIENCE_S: Final = 0.5
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+log = get_logger("spawn")
+
+
+class SpawnFailed(Exception):
+    """No worker could be forked; the text says why."""
+
+
+class Spawned:
+    """A forked worker: its pid, the parent's ends of its socket and board, and word of its end."""
+
+    def __init__(self, process: Any, pidfd: int, sock: socket.socket, board: Board) -> None:
+        self.pid: int = process.pid
+        self.sock = sock
+        self.board = board
+        self._process = process
+        self._pidfd = pidfd
+        self._watched = False
+
+    def watch(self, on_exit: Callable[[int | None], None]) -> None:
+        """Call *on_exit* once, with the exit code (negative: signal; None: unknown), when the process is gone."""
+        loop = asyncio.get_running_loop()
+        sentinel: int = self._process.sentinel
+        self._watched = True
+
+        def gone() -> None:
+            loop.remove_reader(self._pidfd)
+            # The fork server reaps it and writes the code; wait for that, but not for ever.
+            timer = loop.call_later(_CODE_PATIENCE_S, told)
+            loop.add_reader(sentinel, lambda: (timer.cancel(), told()))
+
+        def told() -> None:
+            loop.remove_reader(sentinel)
+            if self._watched:
+                self._watched = False
+                on_exit(self._exit_code())
+
+        loop.add_reader(self._pidfd, gone)
+
+    def _exit_code(self) -> int | None:
+        code: int | None = self._process.exitcode  # never blocks: the sentinel has it, or end of file
+        if code is not None and code != 255:
+            return code
+        # 255 is what an end of file reads as: the fork server is dead. Its orphans are ours to reap.
+        with contextlib.suppress(ChildProcessError):
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid == self.pid:
+                return os.waitstatus_to_exitcode(status)
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens if the process is gone."""
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def close(self) -> None:
+        """Give back the descriptors, once the process is gone."""
+        self.board.close()
+        with contextlib.suppress(OSError):
+            os.close(self._pidfd)
+        with contextlib.suppress(ValueError):
+            self._process.close()
+
+
+class ForkServer:
+    """Starts workers. One per parent."""
+
+    def __init__(self, handlers: tuple[str, ...], metrics_dir: str) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["supervisor.worker.preload"])
+        self._environment = {
+            METRICS_VARIABLE: metrics_dir,
+            MODULES_VARIABLE: json.dumps(handlers),
+            PATH_VARIABLE: os.environ.get("PYTHONPATH", ""),
+            # The fork server's interpreter starts anew: it is to find what this one finds.
+            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        }
+        self._lock = threading.Lock()
+        become_subreaper()
+
+    async def spawn(self, config: WorkerConfig, entries: int) -> Spawned:
+        """Fork a worker.
+
+        Raises:
+            SpawnFailed: the fork server did not do it within SPAWN_TIMEOUT_S.
+        """
+        try:
+            async with asyncio.timeout(SPAWN_TIMEOUT_S):
+                return await asyncio.to_thread(self._spawn, config, entries)
+        except TimeoutError as error:
+            # The thread may hang with the fork server: end that, the next spawn starts a new one.
+            self.kill()
+            raise SpawnFailed(f"the fork server did not answer within {SPAWN_TIMEOUT_S:g} s") from error
+        except (OSError, EOFError) as error:
+            raise SpawnFailed(f"the fork server failed: {error or type(error).__name__}") from error
+
+    def _spawn(self, config: WorkerConfig, entries: int) -> Spawned:
+        board = Board.create(entries)
+        ours, theirs = open_pair()
+        try:
+            with self._lock, _no_main_module():
+                process = self._context.Process(
+                    target=run_worker, args=(config, theirs, board), name=f"worker-{config.slot}"
+                )
+                with _environment(self._environment):
+                    forkserver.ensure_running()
+                process.start()
+            pid = process.pid
+            assert pid is not None
+            pidfd = os.pidfd_open(pid)
+        except BaseException:
+            ours.close()
+            board.close()
+            raise
+        finally:
+            theirs.close()
+        board.close_fd()
+        return Spawned(process, pidfd, ours, board)
+
+    @property
+    def pid(self) -> int | None:
+        """The fork server's pid, while there is one."""
+        return getattr(forkserver._forkserver, "_forkserver_pid", None)
+
+    def kill(self) -> None:
+        """End a fork server that does not answer; workers live on, the next spawn starts another."""
+        pid = self.pid
+        if pid is not None:
+            log.error("fork_server.killed", pid=pid, reason="it did not answer")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """These variables for a process started meanwhile; worker/preload.py takes them out again there."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Hide this process's main module while a child is described.
+
+    multiprocessing would import it again in every worker (the command line with all it needs), to make
+    functions defined there known. The target lives in a proper module.
+    """
+    main = sys.modules["__main__"]
+    blank = types.ModuleType("__main__")
+    blank.__spec__ = None
+    sys.modules["__main__"] = blank
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def become_subreaper() -> None:
+    """Adopt orphaned descendants (Linux): workers whose fork server died, grandchildren that handlers left."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_strangers(known: set[int]) -> int:
+    """Reap adopted processes that have ended, except *known* pids, whose owners want their status; how many."""
+    reaped = 0
+    for pid in _zombie_children():
+        if pid not in known:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                    reaped += 1
+    return reaped
+
+
+def _zombie_children() -> list[int]:
+    found = []
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            children = file.read().split()
+    except OSError:
+        return []
+    for child in children:
+        try:
+            with open(f"/proc/{child}/stat", encoding="utf-8", errors="replace") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state == "Z":
+            found.append(int(child))
+    return found

@@ -1,0 +1,183 @@
+"""Keeps the queue's tables right, whoever enqueues and whoever dies.
+
+Each tick, one supervisor of all (whoever gets a transaction-level try-lock; the others skip):
+
+    reap        close sessions that nobody renewed
+    discover    find lanes that were never announced
+    low water   where each lane's unclaimed rows begin
+    sweep       what lies behind that of ten seconds ago: late commits, rolled-back claims, jobs of
+                closed sessions. Everything else of a lane at a duty cycle of 1/50, and at once after
+                a session was reaped.
+    publish     raise a lane's mark where walking from it costs more than a millisecond
+
+and from time to time: make and drop partitions, prune helper tables.
+
+Always true: a mark is published only as a low-water mark that was computed before. Losing the lock,
+the connection or the process in the middle loses nothing: each tick is one transaction.
+
+Worst delay of a job that nobody announced, in its lane's turn: 250 ms where it was stamped less than
+250 ms before its commit; else two ticks and the workers' restart, that is 3 s at the default tick;
+below the published mark, the full sweep's period besides.
+
+Elsewhere: the statements (db/tend.py); what workers do with marks (worker/marks.py).
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import supervisor.db.tend as tend
+from supervisor.db.jobs import Lane, Mark, epoch_us, mark_at
+from supervisor.db.link import AsyncConnection, Link, in_transaction
+from supervisor.log import get_logger
+from supervisor.metrics import metrics
+from supervisor.settings import Settings
+
+RECENT_S: Final = 10.0
+_LOOKBACK_S: Final = 1.0
+_DUTY: Final = 50
+_PUBLISH_MS: Final = 1.0
+_PARTITIONS_AHEAD: Final = 3
+_LIMIT: Final = 1000
+_LONGEST_FULL_GAP_S: Final = 60.0
+
+log = get_logger("tender")
+
+
+@dataclass(slots=True)
+class TickReport:
+    """What one tick did; tended is False when another supervisor had the lock."""
+
+    tended: bool = False
+    reaped: list[str] = field(default_factory=list)
+    moved: int = 0
+    released: int = 0
+    crashed: int = 0
+    buried: int = 0
+    lanes: dict[Lane, Mark] = field(default_factory=dict)
+
+
+class Tender:
+    """The housekeeping of one supervisor."""
+
+    def __init__(self, link: Link, settings: Settings) -> None:
+        self._link = link
+        self._settings = settings
+        self._schema = settings.schema_
+        self._past: dict[Lane, deque[tuple[float, Mark]]] = {}
+        self._next_discover = 0.0
+        self._next_full = 0.0
+        self._next_partitions = 0.0
+        self._next_prune = 0.0
+
+    async def tick(self) -> TickReport:
+        """One round. Raises DatabaseUnavailable or psycopg.Error; the next tick starts afresh."""
+        report = await self._link.call(lambda conn: in_transaction(conn, self._tend))
+        if report.reaped or report.crashed or report.buried:
+            metrics().reaped.inc(report.crashed)
+            log.warning(
+                "lease.reaped",
+                workers=report.reaped[:20],
+                jobs_charged=report.crashed,
+                jobs_dead=report.buried,
+                reason="nobody renewed them in time: a supervisor or its machine was lost",
+            )
+        if report.moved or report.released:
+            log.info("sweep.repaired", moved=report.moved, released=report.released)
+        if report.tended:
+            await self._retention()
+        return report
+
+    async def _tend(self, conn: AsyncConnection) -> TickReport:
+        schema, now = self._schema, time.monotonic()
+        report = TickReport()
+        if not await tend.try_tend(conn, schema):
+            report.lanes = await tend.lanes(conn, schema)
+            return report
+        report.tended = True
+        report.reaped = [name for _, name in await tend.reap(conn, schema)]
+        if report.reaped:
+            self._next_full = 0.0
+        if now >= self._next_discover:
+            await tend.discover(conn, schema)
+            self._next_discover = time.monotonic() + max(1.0, _DUTY * (time.monotonic() - now))
+        report.lanes = await tend.lanes(conn, schema)
+        waters = await tend.low_water(conn, schema, list(report.lanes.items()), lookback_s=_LOOKBACK_S)
+        full = now >= self._next_full
+        started = time.monotonic()
+        if full:
+            self._next_full = started + _LONGEST_FULL_GAP_S  # also when this one runs into its time limit
+        ranges = [found for water in waters for found in self._ranges(water, report.lanes[water.lane], now, full)]
+        again = ranges
+        while again:
+            swept = await tend.sweep(
+                conn,
+                schema,
+                again,
+                base_s=self._settings.retry_base_s,
+                cap_s=self._settings.retry_cap_s,
+                limit=_LIMIT,
+            )
+            touched: dict[Lane, int] = {}
+            for job in swept:
+                touched[job.lane] = touched.get(job.lane, 0) + 1
+                report.moved += job.what == "moved"
+                report.released += job.what == "released"
+                report.crashed += job.what == "crashed"
+                report.buried += job.status == "dead"
+            again = [item for item in again if touched.get(item.lane, 0) >= _LIMIT]
+        if full:
+            took = time.monotonic() - started
+            self._next_full = time.monotonic() + min(_LONGEST_FULL_GAP_S, max(1.0, _DUTY * took))
+        for water in waters:
+            if water.cost_ms > _PUBLISH_MS and water.mark > report.lanes[water.lane]:
+                await tend.publish_mark(conn, schema, water.lane, water.mark)
+                report.lanes[water.lane] = water.mark
+        return report
+
+    def _ranges(self, water: tend.LowWater, published: Mark, now: float, full: bool) -> list[tend.Range]:
+        """What to sweep of one lane, and remember its mark for the next ticks."""
+        mark = max(water.mark, published)  # the database's clock may have been set back: never lower a mark
+        past = self._past.setdefault(water.lane, deque())
+        lo = Mark() if full or not past else past[0][1]
+        past.append((now, mark))
+        while len(past) > 1 and past[1][0] < now - RECENT_S:
+            past.popleft()
+        ranges = []
+        if lo < mark:
+            ranges.append(tend.Range(water.lane, lo, mark, _just_after(mark)))
+        if full:
+            # Above the mark nothing is out of sight, but a closed session may still hold jobs there.
+            ranges.append(tend.Range(water.lane, mark, Mark("infinity", 0), None))
+        return ranges
+
+    async def _retention(self) -> None:
+        now, schema, settings = time.monotonic(), self._schema, self._settings
+        day = 86400.0
+        if now >= self._next_partitions:
+            self._next_partitions = now + 60  # until it went through: a reader of history may be in the way
+            await self._link.call(lambda conn: tend.make_partitions(conn, schema, days_ahead=_PARTITIONS_AHEAD))
+            dropped = await self._link.call(
+                lambda conn: tend.drop_partitions(conn, schema, keep_s=settings.keep_history_days * day)
+            )
+            self._next_partitions = now + 3600
+            if dropped:
+                log.info("history.dropped", partitions=dropped)
+        if now >= self._next_prune:
+            gone = await self._link.call(
+                lambda conn: tend.prune(
+                    conn,
+                    schema,
+                    keep_history_s=settings.keep_history_days * day,
+                    keep_dead_s=settings.keep_dead_days * day,
+                    limit=_LIMIT,
+                )
+            )
+            # A full batch means that there is more: go on at the next tick, not in one long loop.
+            self._next_prune = now + (0 if gone >= _LIMIT else 60)
+
+
+def _just_after(mark: Mark) -> str:
+    """A microsecond above *mark*: the front of its lane, where every worker looks."""
+    return mark_at(epoch_us(mark.at) + 1)

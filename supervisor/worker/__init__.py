@@ -1,0 +1,1 @@
+"""A worker: claims jobs, runs their handlers, says how they ended. One process, one event loop."""

@@ -1,0 +1,379 @@
+"""The one loop of a worker that speaks to the database: results out, jobs in.
+
+    returned runs --> results ---+
+                                 |  one round trip at a time, acks and the next claim together
+    wake, free slots --> want ---+--> work() --> executor.take
+
+While one round trip is under way the next results gather: batches form by themselves, without a timer.
+
+Always true: a result stays here until the database has answered for it. After an answer was lost the
+session moves before anything is claimed again. A result that cannot be stored as it is does not hold up
+the others. Claiming stops while results wait at their limit.
+
+Elsewhere: what a claim asks for (marks.py); running jobs (executor.py).
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from supervisor.backoff import Backoff, evaluate
+from supervisor.db import jobs
+from supervisor.db.jobs import Answer, ClaimedJob, Settlement
+from supervisor.db.link import RETRYABLE, DatabaseError, Link, first_line
+from supervisor.errors import DatabaseUnavailable, SessionClosed
+from supervisor.log import Repeats, get_logger
+from supervisor.metrics import metrics
+from supervisor.outcome import Outcome
+from supervisor.settings import Settings
+from supervisor.wire.board import Board
+from supervisor.worker.marks import Marks
+from supervisor.worker.run import Run
+from supervisor.worker.session import Session
+
+_MOST_RESULTS: Final = 500
+_PAUSE_S: Final = (0.05, 2.0)
+
+log = get_logger("worker")
+
+
+class Jobs(Protocol):
+    """The executor, as the exchange sees it."""
+
+    def room(self) -> int: ...
+    def take(self, jobs: list[ClaimedJob]) -> None: ...
+    def held(self) -> list[Run]: ...
+    def forget(self, runs: list[Run]) -> None: ...
+
+
+class Exchange:
+    """Results out, jobs in.
+
+    Args:
+        on_dry: told when a claim came back short, with the seconds to the next job due (None: none).
+        on_full: told when a claim came back full: there may be more than this worker can take.
+    """
+
+    def __init__(
+        self,
+        *,
+        link: Link,
+        session: Session,
+        marks: Marks,
+        settings: Settings,
+        board: Board,
+        on_dry: Callable[[float | None], None],
+        on_full: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._session = session
+        self._marks = marks
+        self._schema = settings.schema_
+        self._keep = keep_level(settings)
+        self._default = Backoff(settings.retry_base_s, settings.retry_cap_s)
+        self._unknown_limit_s = settings.unknown_kind_limit_s
+        self._max_unacked = settings.max_unacked
+        self._board = board
+        self._on_dry = on_dry
+        self._on_full = on_full
+        self.executor: Jobs | None = None
+        self._done: list[Run] = []
+        self._other: list[Run] = []
+        self._event = asyncio.Event()
+        self._want = True
+        self._claiming = True
+        self._closing = False
+        self._answer_lost = False
+        self._in_doubt: set[int] = set()
+        self._ack_batch = _MOST_RESULTS
+        self._repeats = Repeats()
+        self._failures = 0
+        self.idle = asyncio.Event()
+        self.jobs_done = 0
+        self.released = 0
+
+    # ---- what others tell it
+
+    def returned(self, run: Run) -> None:
+        """Store *run*'s outcome, unless it is settled or lost already."""
+        outcome = run.outcome
+        if outcome is None:
+            return
+        if run.started:
+            self.jobs_done += 1
+            metrics().job_ended(run.job.queue, run.job.kind, outcome.event, time.monotonic() - run.started)
+        if run.lost or run.finished:
+            if run.finished and outcome.event != "done":
+                log.warning("job.raised_after_commit", job_id=run.job.id, kind=run.job.kind, error=outcome.error)
+            self._board.free(run.entry)
+        elif outcome.event == "done":
+            self._done.append(run)
+        else:
+            self._other.append(run)
+        self._event.set()
+
+    def room_made(self) -> None:
+        """A slot became free."""
+        self._event.set()
+
+    def wake(self) -> None:
+        """There is work to claim."""
+        self._want = True
+        self._event.set()
+
+    def stop_claiming(self) -> None:
+        """Claim nothing more."""
+        self._claiming = False
+        self._event.set()
+
+    def close(self) -> None:
+        """End `run` once every result is stored."""
+        self._closing = True
+        self._event.set()
+
+    @property
+    def unstored(self) -> int:
+        """Results waiting."""
+        return len(self._done) + len(self._other)
+
+    # ---- the loop
+
+    async def run(self) -> None:
+        """Serve until closed and everything is stored."""
+        while True:
+            await self._event.wait()
+            self._event.clear()
+            while self._pending():
+                self.idle.clear()
+                try:
+                    await self._round()
+                    self._failures = 0
+                except SessionClosed:
+                    await self._lost_session()
+                except DatabaseUnavailable as error:
+                    await self._pause("database.unreachable", error.reason)
+                except DatabaseError as error:
+                    await self._pause("database.refused", f"{error.sqlstate}: {first_line(error)}")
+            self.idle.set()
+            if self._closing:
+                return
+
+    def _pending(self) -> bool:
+        return bool(self._done or self._other or (self._want and self._limit()))
+
+    def _limit(self) -> int:
+        if not self._claiming or self.executor is None or self.unstored >= self._max_unacked:
+            return 0
+        return self.executor.room()
+
+    async def _round(self) -> None:
+        if not self._session.id:
+            await self._session.open()
+        elif self._answer_lost:
+            await self._move_session()
+        if self._other:
+            await self._settle(self._other[:_MOST_RESULTS])
+        done = self._done[: self._ack_batch]
+        limit = self._limit()
+        if not done and not (limit and self._want):
+            return
+        self._want = False
+        lanes, marks, lookback_s = self._marks.plan() if limit else ([], [], 0.0)
+        if not lanes:
+            limit = 0
+            if not done:
+                self._on_dry(None)
+                return
+        sent = time.monotonic()
+        try:
+            answer = await self._link.call(
+                lambda conn: jobs.work(
+                    conn,
+                    self._schema,
+                    session=self._session.id,
+                    acks=[run.ack() for run in done],
+                    keep=self._keep,
+                    lanes=lanes,
+                    marks=marks,
+                    limit=limit,
+                    lookback_s=lookback_s,
+                )
+            )
+        except DatabaseUnavailable as error:
+            self._want = self._want or limit > 0
+            if error.unsure:
+                self._answer_lost = self._answer_lost or limit > 0
+                self._in_doubt.update(run.job.id for run in done)
+            raise
+        except (SessionClosed, DatabaseError) as error:
+            self._want = self._want or limit > 0
+            if isinstance(error, DatabaseError) and error.sqlstate not in RETRYABLE:
+                self._ack_refused(len(done))
+            raise
+        self._ack_batch = min(_MOST_RESULTS, self._ack_batch * 2)
+        del self._done[: len(done)]
+        self._acknowledged(done, answer, sent)
+        if limit:
+            self._claimed(lanes, answer, limit, lookback_s)
+
+    def _ack_refused(self, count: int) -> None:
+        """One ack of the batch may be what was refused: go on with smaller ones, then pass it by."""
+        if count == 1:
+            self._done.append(self._done.pop(0))
+        self._ack_batch = max(1, count // 2)
+
+    def _acknowledged(self, done: list[Run], answer: Answer, sent: float) -> None:
+        if done:
+            metrics().ack_seconds.observe(time.monotonic() - sent)
+        if answer.lost:
+            self._report_lost(answer.lost)
+        for run in done:
+            self._board.free(run.entry)
+            self._in_doubt.discard(run.job.id)
+
+    def _claimed(self, lanes: list[jobs.Lane], answer: Answer, limit: int, lookback_s: float) -> None:
+        self._marks.learn(lanes, answer, lookback_s)
+        count = metrics()
+        count.claims.inc()
+        count.claim_batch.observe(len(answer.jobs))
+        if answer.jobs and self.executor is not None:
+            for job in answer.jobs:
+                count.job_started(job.queue, answer.now - job.run_at.timestamp())
+            if self._claiming:
+                self.executor.take(answer.jobs)
+            else:
+                self._release_claimed(answer.jobs)
+        if answer.short:
+            self._on_dry(answer.next_s)
+        else:
+            self._want = True
+            self._on_full()
+
+    def _release_claimed(self, claimed: list[ClaimedJob]) -> None:
+        """A claim that was under way when the drain began: hand all of it back at once."""
+        for job in claimed:
+            run = Run(job, self._board.claim(job.id, job.token, job.kind, suspect=job.suspect))
+            run.outcome = Outcome("released", reason="drain")
+            self.returned(run)
+
+    async def _settle(self, batch: list[Run]) -> None:
+        try:
+            settled = await self._link.call(
+                lambda conn: jobs.settle(
+                    conn,
+                    self._schema,
+                    session=self._session.id,
+                    settlements=[self._settlement(run) for run in batch],
+                    keep=self._keep,
+                    unknown_limit_s=self._unknown_limit_s,
+                )
+            )
+        except DatabaseUnavailable as error:
+            if error.unsure:
+                self._in_doubt.update(run.job.id for run in batch)
+            raise
+        except DatabaseError as error:
+            if error.sqlstate in RETRYABLE or error.sqlstate is None:
+                raise
+            await self._settle_refused(batch, error)
+            return
+        answered = {item.id for item in settled}
+        lost = [run.job.id for run in batch if run.job.id not in answered]
+        if lost:
+            self._report_lost(lost)
+        gone = set(map(id, batch))
+        self._other = [run for run in self._other if id(run) not in gone]
+        for run in batch:
+            self._board.free(run.entry)
+            self._in_doubt.discard(run.job.id)
+            if run.outcome is not None and not run.started:
+                self.released += 1
+                metrics().released.labels(run.outcome.reason or run.outcome.event).inc()
+
+    async def _settle_refused(self, batch: list[Run], error: DatabaseError) -> None:
+        """Some result cannot be stored as it is: find it by halves, and store it without its text."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
+            return
+        run = batch[0]
+        if run.outcome is None or run.outcome.reason == "unstorable":
+            raise error
+        log.error("result.refused", job_id=run.job.id, reason=f"{error.sqlstate}: {first_line(error)}")
+        text = f"the result could not be stored as it was ({error.sqlstate})"
+        run.outcome = replace(run.outcome, error=text, reason="unstorable")
+        await self._settle(batch)
+
+    def _settlement(self, run: Run) -> Settlement:
+        outcome = run.outcome or Outcome("released")
+        backoff: Any = run.handler.backoff if run.handler is not None else None
+        if outcome.event == "failed" and outcome.delay is None and callable(backoff):
+            delay, problem = evaluate(backoff, run.job.attempt)
+            if problem is not None:
+                log.warning("backoff.ignored", kind=run.job.kind, job_id=run.job.id, reason=problem)
+            outcome = replace(outcome, delay=delay)
+        chosen = backoff if isinstance(backoff, Backoff) else self._default
+        return Settlement(run.job.id, run.job.token, outcome, chosen.base, chosen.cap)
+
+    # ---- when things go wrong
+
+    def _report_lost(self, ids: list[int]) -> None:
+        """Results that changed nothing: their leases had passed. Those in doubt were stored before."""
+        lost = [job_id for job_id in ids if job_id not in self._in_doubt]
+        if lost:
+            metrics().leases_lost.inc(len(lost))
+            log.warning("lease.lost", job_ids=lost[:20], count=len(lost), did="dropped the results")
+
+    async def _move_session(self) -> None:
+        held = [*(self.executor.held() if self.executor else []), *self._done, *self._other]
+        moved = await self._session.move([(run.job.id, run.job.token) for run in held])
+        self._answer_lost = False
+        self._drop([run for run in held if run.job.id not in moved])
+        log.info("session.moved", held=len(held), lost=len(held) - len(moved))
+
+    async def _lost_session(self) -> None:
+        """Taken for dead: every lease is lost. What runs is told to stop; claiming goes on under a new session."""
+        held = [*(self.executor.held() if self.executor else []), *self._done, *self._other]
+        self._session.id = 0
+        self._answer_lost = False
+        self._want = True
+        log.error(
+            "session.closed",
+            held=len(held),
+            did="told running jobs to stop, dropped their results, opened a new session",
+            remedy="the leases were not renewed in time; if this repeats, raise SUPERVISOR_LEASE_S",
+        )
+        self._drop(held)
+
+    def _drop(self, gone: list[Run]) -> None:
+        if not gone:
+            return
+        ids = set(map(id, gone))
+        self._report_lost([run.job.id for run in gone])
+        for run in (*self._done, *self._other):
+            if id(run) in ids:
+                self._board.free(run.entry)
+                self._in_doubt.discard(run.job.id)
+        self._done = [run for run in self._done if id(run) not in ids]
+        self._other = [run for run in self._other if id(run) not in ids]
+        if self.executor is not None:
+            self.executor.forget([run for run in gone if run.outcome is None])
+
+    async def _pause(self, event: str, reason: str) -> None:
+        self._failures += 1
+        least, most = _PAUSE_S
+        pause = min(most, least * 2 ** min(self._failures, 10)) * (0.5 + random.random())
+        metrics().errors.labels("exchange").inc()
+        self._repeats.tell(log.warning, event, reason=reason, unstored=self.unstored, retry_in_s=round(pause, 2))
+        await asyncio.sleep(pause)
+
+
+def keep_level(settings: Settings) -> int:
+    """What history keeps of finished jobs: 0 nothing, 1 rows without payload, 2 all."""
+    if settings.keep_history_days == 0:
+        return 0
+    return 2 if settings.keep_payload else 1

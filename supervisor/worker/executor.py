@@ -1,0 +1,244 @@
+"""Starts claimed jobs while there are free slots, and sees each to its end.
+
+    exchange --take--> backlog --start--> running --returned--> exchange
+                          |
+                          +--give_back--> exchange (released)         draining, or a suspect needs quiet
+
+`async def` handlers run on the loop, plain `def` handlers in threads, one per slot.
+
+Always true: a job leaves the backlog once: it is started or it is given back. No job starts after this
+worker's lease may have passed. A suspect runs alone. Whatever a handler raises, SystemExit included, is
+that job's outcome. Each start and each end is on the scoreboard before anything else happens.
+
+Elsewhere: writing results (exchange.py); what a handler's Job can do (run.py); killing a worker whose
+handler ignores its deadline (parent/deadlines.py).
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from supervisor.clock import to_ns
+from supervisor.db.jobs import ClaimedJob
+from supervisor.errors import UnknownKind
+from supervisor.handler import Handler, Job
+from supervisor.outcome import Outcome
+from supervisor.wire.board import Board
+from supervisor.worker.run import Run, RunServices, TransactionDesk
+
+_LEASE_RECHECK_S = 0.05
+
+
+class Sink(Protocol):
+    """Where ended runs go."""
+
+    def returned(self, run: Run) -> None:
+        """*run* has ended with run.outcome."""
+
+    def room_made(self) -> None:
+        """A slot or a place in the backlog became free."""
+
+
+class Executor:
+    """The slots of one worker.
+
+    Args:
+        slots: The most jobs that run at once.
+        prefetch: How many more may wait in the backlog.
+        lease_until: The monotonic time until which this worker surely holds its leases.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        prefetch: int,
+        board: Board,
+        handlers: Mapping[str, Handler[Any]],
+        desk: TransactionDesk,
+        sink: Sink,
+        lease_until: Callable[[], float],
+        on_start: Callable[[Run], None],
+    ) -> None:
+        self._slots = slots
+        self._prefetch = prefetch
+        self._board = board
+        self._handlers = handlers
+        self._desk = desk
+        self._sink = sink
+        self._lease_until = lease_until
+        self._on_start = on_start
+        self._backlog: deque[Run] = deque()
+        self.running: dict[int, Run] = {}
+        self._alone = False
+        self._stopped = False
+        self._recheck: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the backlog."""
+        return len(self._backlog)
+
+    def room(self) -> int:
+        """How many jobs to claim now: enough to fill slots and backlog, or 0 while the backlog is half full."""
+        if self._stopped or self._alone or len(self._backlog) > self._prefetch // 2:
+            return 0
+        return max(0, self._slots + self._prefetch - len(self.running) - len(self._backlog))
+
+    def held(self) -> list[Run]:
+        """Every run that has not returned."""
+        return [*self.running.values(), *self._backlog]
+
+    def take(self, jobs: list[ClaimedJob]) -> None:
+        """Hold *jobs*, just claimed, and start what fits."""
+        claim = self._board.claim
+        self._backlog.extend(Run(job, claim(job.id, job.token, job.kind, suspect=job.suspect)) for job in jobs)
+        self.fill()
+
+    def fill(self) -> None:
+        """Start jobs from the backlog while slots are free."""
+        while self._backlog and not self._alone and not self._stopped and len(self.running) < self._slots:
+            if time.monotonic() >= self._lease_until():
+                # The leases may have passed: start nothing until the parent has renewed them.
+                if self._recheck is None:
+                    self._recheck = self._loop.call_later(_LEASE_RECHECK_S, self._check_lease)
+                return
+            if self._backlog[0].job.suspect:
+                self._quiet_for_suspect()
+                return
+            self._start(self._backlog.popleft())
+
+    def _check_lease(self) -> None:
+        self._recheck = None
+        self.fill()
+
+    def _quiet_for_suspect(self) -> None:
+        """A suspect is next: hand the others back, and start it once nothing else runs."""
+        suspect = self._backlog.popleft()
+        for run in self.give_back():
+            self._end(run, Outcome("released", reason="suspect_alone"))
+        if self.running:
+            self._backlog.append(suspect)
+            self._alone = True  # nothing is claimed or started meanwhile
+            return
+        self._alone = True
+        self._start(suspect)
+
+    def _start(self, run: Run) -> None:
+        handler = self._handlers.get(run.job.kind)
+        if handler is None:
+            self._end(run, Outcome.from_exception(UnknownKind(run.job.kind)))
+            return
+        job = run.job
+        run.handler = handler
+        run.started = time.monotonic()
+        timeout = job.timeout_s if job.timeout_s is not None else handler.timeout
+        deadline = math.inf if timeout is None else run.started + timeout
+        run.context = Job(
+            id=job.id,
+            kind=job.kind,
+            queue=job.queue,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            crashes=job.crashes,
+            created_at=job.created_at,
+            run_at=job.run_at,
+            headers=json.loads(job.headers) if job.headers != "{}" else {},
+            deadline=None if timeout is None else deadline,
+            token=job.token,
+            services=RunServices(run, self._desk),
+        )
+        self.running[job.id] = run
+        self._board.start(run.entry, 0 if timeout is None else to_ns(deadline + handler.kill_after))
+        self._on_start(run)
+        if timeout is not None:
+            run.timer = self._loop.call_later(timeout, run.stop, "timeout")
+        if handler.is_async:
+            run.task = self._loop.create_task(self._run_async(run, handler))
+        else:
+            run.task = self._loop.run_in_executor(self._threads, self._run_sync, run, handler)
+            run.task.add_done_callback(lambda _: self._returned(run))
+
+    async def _run_async(self, run: Run, handler: Handler[Any]) -> None:
+        try:
+            arguments = handler.bind(run.job.payload, run.context)
+            await handler.fn(**arguments)
+            outcome = Outcome.done()
+        except BaseException as error:
+            outcome = self._judge(run, error)
+        run.outcome = outcome
+        self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
+        self._returned(run)
+
+    def _run_sync(self, run: Run, handler: Handler[Any]) -> None:
+        try:
+            arguments = handler.bind(run.job.payload, run.context)
+            handler.fn(**arguments)
+            outcome = Outcome.done()
+        except BaseException as error:
+            outcome = self._judge(run, error)
+        run.outcome = outcome
+        # From this thread: the loop may be blocked, and a death before it wakes must not charge the job.
+        self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
+
+    def _judge(self, run: Run, error: BaseException) -> Outcome:
+        if run.cut == "timeout":
+            timeout = run.job.timeout_s if run.job.timeout_s is not None else run.handler and run.handler.timeout
+            return Outcome.timed_out(timeout or 0.0)
+        if run.cut == "drain":
+            return Outcome("interrupted", reason="interrupted")
+        return Outcome.from_exception(error)
+
+    def _returned(self, run: Run) -> None:
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        self.running.pop(run.job.id, None)
+        run.task = None
+        if run.job.suspect:
+            self._alone = False
+        elif self._alone and not self.running:
+            self._alone = False  # the suspect at the head of the backlog may start
+        self._sink.returned(run)
+        self.fill()
+
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        """End a run that never started."""
+        run.outcome = outcome
+        self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
+        self._sink.returned(run)
+
+    def give_back(self) -> list[Run]:
+        """Empty the backlog; the caller releases what it returns."""
+        runs = list(self._backlog)
+        self._backlog.clear()
+        return runs
+
+    def stop_starting(self) -> None:
+        """Start nothing more, and release what waits."""
+        self._stopped = True
+        for run in self.give_back():
+            self._end(run, Outcome("released", reason="drain"))
+
+    def forget(self, runs: list[Run]) -> None:
+        """The leases of *runs* are lost: unstarted ones are dropped, running ones told to stop."""
+        gone = set(map(id, runs))
+        for run in runs:
+            run.lost = True
+            if run.started:
+                run.stop("lease")
+            else:
+                self._board.free(run.entry)
+        self._backlog = deque(run for run in self._backlog if id(run) not in gone)
+
+    def interrupt(self) -> None:
+        """The drain deadline has passed: cancel what can be cancelled."""
+        for run in list(self.running.values()):
+            run.stop("drain")

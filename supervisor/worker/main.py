@@ -1,0 +1,382 @@
+"""A worker process, from the fork to its exit.
+
+    starting   handlers are there (preload.py), the loop runs, the database is reached (retried for as
+               long as it takes), the session is open; says Ready
+    ready      claims, runs, stores; says Hungry when it finds no more, More when there may be
+    draining   on Drain, SIGTERM or EOF of the parent: claims nothing, releases the unstarted at once,
+               lets the running finish until the deadline, stores everything, closes the session; says
+               Drained and leaves
+
+Always true: the process ends by os._exit with an exact code (exits.py), whatever threads handlers left
+behind. Jobs still running at the deadline stay on the scoreboard as started: the parent releases them
+once this process is gone, so that no second run can overlap the first.
+
+Elsewhere: what is claimed and stored (exchange.py), run (executor.py), renewed when the parent is gone
+(orphan.py).
+"""
+
+import asyncio
+import faulthandler
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvloop
+
+from supervisor import exits, log, metrics
+from supervisor.clock import remaining
+from supervisor.db.jobs import Lane, Mark, mark_at
+from supervisor.db.link import HandlerPools, Link, first_line
+from supervisor.errors import DatabaseUnavailable
+from supervisor.handler import Handler, registry
+from supervisor.log import get_logger
+from supervisor.settings import Settings
+from supervisor.wire.board import Board, WorkerState
+from supervisor.wire.channel import Channel, send_blocking
+from supervisor.wire.messages import (
+    BootFailed,
+    CancelJob,
+    Drain,
+    Drained,
+    Hungry,
+    Lanes,
+    Message,
+    More,
+    Ready,
+    Stop,
+    Wake,
+)
+from supervisor.worker.exchange import Exchange, keep_level
+from supervisor.worker.executor import Executor
+from supervisor.worker.marks import Marks
+from supervisor.worker.orphan import keep_alive
+from supervisor.worker.run import Run, TransactionDesk
+from supervisor.worker.session import Session
+
+_TICK_S: Final = 0.25
+_CUT_GRACE_S: Final = 0.5
+_HOUSE_LINK: Final = "pg-supervisor worker"
+
+logger = get_logger("worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What a worker is told at its birth."""
+
+    slot: int
+    name: str
+    parent: int
+    settings: Settings
+    database_url: str
+    metrics_dir: str
+
+
+def run_worker(config: WorkerConfig, sock: socket.socket, board: Board) -> None:
+    """The target of the forked process; never returns."""
+    settings = config.settings
+    code = exits.SOFTWARE
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the whole group: the parent decides
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        log.configure(settings.log_format, settings.log_level)
+        metrics.setup(config.metrics_dir, f"w{config.slot}")
+        faulthandler.enable()
+        board.set_header(pid=os.getpid(), rss=_rss(), state=WorkerState.STARTING)
+        preload = sys.modules.get("supervisor.worker.preload")
+        if preload is None:
+            raise RuntimeError("the fork server did not preload the worker's code")
+        failure = preload.failure
+        if failure is not None:
+            send_blocking(sock, BootFailed(failure.traceback_text), timeout=2.0)
+            code = exits.CONFIG
+        else:
+            code = _run_loop(config, sock, board, registry())
+    except BaseException:
+        logger.error("worker.failed", slot=config.slot, traceback=traceback.format_exc())
+        code = exits.SOFTWARE
+    finally:
+        log.flush(1.0)
+        os._exit(code)
+
+
+def _run_loop(config: WorkerConfig, sock: socket.socket, board: Board, handlers: Mapping[str, Handler[Any]]) -> int:
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    main = loop.create_task(Worker(config, sock, board, handlers).main())
+    while True:
+        try:
+            return loop.run_until_complete(main)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # From a task or callback that a handler left behind: never the worker's end.
+            if main.done():
+                raise
+            logger.error("handler.exit_ignored", reason=repr(error), did="went on: only a handler's own call may end its job")
+
+
+class Worker:
+    """One worker: the wiring of its parts, and its stopping."""
+
+    def __init__(
+        self, config: WorkerConfig, sock: socket.socket, board: Board, handlers: Mapping[str, Handler[Any]]
+    ) -> None:
+        self._config = config
+        self._settings = config.settings
+        self._sock = sock
+        self._board = board
+        self._handlers = handlers
+        self._claims = 0
+        self._told_hungry = False
+        self._drain_deadline: float | None = None
+        self._draining = asyncio.Event()
+        self._deadline_moved = asyncio.Event()
+        self._orphaned = False
+        self._born = time.monotonic()
+
+    async def main(self) -> int:
+        """Run until told to leave; the exit code."""
+        config, settings = self._config, self._settings
+        metrics.register_labels("kind", self._handlers)
+        metrics.register_labels("queue", [q.name for q in settings.queues if q.name != "*"])
+        metrics.register_labels("queue", sorted({h.queue for h in self._handlers.values()}))
+        link = self._new_link(_HOUSE_LINK)
+        pools = HandlerPools(
+            config.database_url,
+            name="pg-supervisor handler",
+            size=settings.pool_size,
+            timeout_s=30.0,
+            connect_timeout_s=settings.connect_timeout_s,
+        )
+        self._marks = Marks({queue.name: queue.weight for queue in settings.queues}, random.Random())
+        self._session = Session(
+            link,
+            settings.schema_,
+            parent=config.parent,
+            name=f"{config.name}/{config.slot}",
+            lease_s=settings.lease_s,
+            board=self._board,
+        )
+        self._exchange = Exchange(
+            link=link,
+            session=self._session,
+            marks=self._marks,
+            settings=settings,
+            board=self._board,
+            on_dry=self._dry,
+            on_full=self._full,
+        )
+        self._executor = Executor(
+            slots=settings.concurrency,
+            prefetch=settings.prefetch,
+            board=self._board,
+            handlers=self._handlers,
+            desk=TransactionDesk(pools, settings.schema_, keep_level(settings), lambda: self._session.id),
+            sink=self._exchange,
+            lease_until=self._session.lease_until,
+            on_start=self._started,
+        )
+        self._exchange.executor = self._executor
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._drain, time.monotonic() + settings.drain_timeout_s, "signal")
+        self._channel = Channel(self._sock, on_message=self._heard, on_eof=self._parent_gone)
+        ticker = loop.create_task(self._tick(pools))
+        exchange = loop.create_task(self._exchange.run())
+        try:
+            if await self._open_session():
+                self._board.set_header(state=WorkerState.READY)
+                self._channel.send(Ready(os.getpid(), self._session.id, tuple(sorted(self._handlers)), _rss()))
+                self._exchange.wake()
+                await self._draining.wait()
+            return await self._leave(exchange, link, pools)
+        finally:
+            ticker.cancel()
+
+    async def _open_session(self) -> bool:
+        """Open the session, however long the database is away; False if told to leave first."""
+        pause, repeats = 0.05, log.Repeats(5.0)
+        while not self._draining.is_set():
+            try:
+                await self._session.open()
+                return True
+            except DatabaseUnavailable as error:
+                repeats.tell(logger.warning, "database.unreachable", reason=error.reason, slot=self._config.slot)
+            except Exception as error:
+                repeats.tell(logger.error, "session.refused", reason=first_line(error), slot=self._config.slot)
+            try:
+                async with asyncio.timeout(pause * (0.5 + random.random())):
+                    await self._draining.wait()
+            except TimeoutError:
+                pause = min(pause * 2, 2.0)
+        return False
+
+    # ---- what the parts report
+
+    def _started(self, run: Run) -> None:
+        del run
+
+    def _dry(self, next_s: float | None) -> None:
+        self._claims += 1
+        if not self._draining.is_set():
+            self._channel.send(Hungry(next_s, self._claims))
+
+    def _full(self) -> None:
+        self._claims += 1
+        if not self._draining.is_set():
+            self._channel.send(More())
+
+    # ---- what the parent says
+
+    def _heard(self, message: Message) -> None:
+        match message:
+            case Wake():
+                for point in message.set_back:
+                    if self._marks.serves(point.queue):
+                        self._marks.set_back(Lane(point.queue, point.priority), mark_at(point.at_us))
+                if message.all_back_to_us is not None:
+                    self._marks.set_all_back(mark_at(message.all_back_to_us))
+                if self._executor.room() == 0:
+                    self._full()  # no hands free: let the parent wake another
+                self._exchange.wake()
+            case Lanes():
+                self._marks.publish(
+                    [(Lane(m.queue, m.priority), Mark(mark_at(m.at_us), m.id)) for m in message.lanes],
+                    [Lane(gone.queue, gone.priority) for gone in message.remove],
+                )
+            case CancelJob():
+                run = self._executor.running.get(message.job_id)
+                if run is not None and run.job.token == message.token and run.stop("cancel"):
+                    logger.info("job.cancelling", job_id=message.job_id, kind=run.job.kind)
+            case Drain():
+                self._drain(message.deadline, message.reason)
+            case Stop():
+                self._drain(time.monotonic() if message.now else self._far_deadline(), "stop")
+            case _:
+                pass
+
+    def _far_deadline(self) -> float:
+        return time.monotonic() + self._settings.drain_timeout_s
+
+    def _parent_gone(self) -> None:
+        """The parent died without a word: keep the lease, finish what runs, leave."""
+        self._orphaned = True
+        self._orphan_task = asyncio.get_running_loop().create_task(
+            keep_alive(self._new_link("pg-supervisor orphan"), self._session, self._settings)
+        )
+        logger.error(
+            "parent.lost", slot=self._config.slot, did="released what had not started, finishing what runs, then leaving"
+        )
+        self._drain(self._far_deadline(), "parent_lost")
+
+    def _drain(self, deadline: float, reason: str) -> None:
+        if self._drain_deadline is None or deadline < self._drain_deadline:
+            self._drain_deadline = deadline
+            self._deadline_moved.set()
+        if not self._draining.is_set():
+            logger.info(
+                "worker.draining",
+                slot=self._config.slot,
+                reason=reason,
+                running=len(self._executor.running),
+                unstarted=self._executor.waiting,
+                deadline_in_s=round(remaining(self._drain_deadline), 1),
+            )
+            self._board.set_header(state=WorkerState.DRAINING)
+            self._exchange.stop_claiming()
+            self._executor.stop_starting()
+            self._draining.set()
+
+    # ---- leaving
+
+    async def _leave(self, exchange: asyncio.Task[None], link: Link, pools: HandlerPools) -> int:
+        finished_before = self._exchange.jobs_done
+        await self._wait_while(lambda: bool(self._executor.running))
+        cut = len(self._executor.running)
+        if cut:
+            self._executor.interrupt()
+            # The parent kills at its own, later deadline; give cancelled handlers a moment to clean up.
+            self._drain_deadline = time.monotonic() + _CUT_GRACE_S
+            await self._wait_while(lambda: bool(self._executor.running))
+        self._exchange.close()
+        store_until = max(self._drain_deadline or 0.0, time.monotonic()) + 1.0
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + remaining(store_until)):
+                await exchange
+                if not self._executor.running or self._orphaned:
+                    # An orphan with jobs still running ends its session too: nobody else will say
+                    # that they were interrupted and not crashed.
+                    await self._session.close()
+        except (TimeoutError, DatabaseUnavailable) as error:
+            logger.warning(
+                "drain.unstored",
+                slot=self._config.slot,
+                results=self._exchange.unstored,
+                reason=first_line(error) or "the deadline passed",
+                did="left them to the parent" if not self._orphaned else "left them to the reaper",
+            )
+            cut += self._exchange.unstored
+        released = self._exchange.released
+        still = len(self._executor.running)
+        self._board.set_header(state=WorkerState.DRAINED)
+        self._channel.send(Drained(self._exchange.jobs_done - finished_before, released, cut))
+        await self._channel.flush(0.5)
+        if still:
+            logger.warning(
+                "drain.cut",
+                slot=self._config.slot,
+                job_ids=sorted(self._executor.running)[:20],
+                did="leaving them; they are queued again, uncharged",
+                remedy="raise SUPERVISOR_DRAIN_TIMEOUT_S and the platform's grace period above it",
+            )
+        else:
+            await pools.close()
+        await link.close()
+        return exits.CUT if cut else exits.OK
+
+    async def _wait_while(self, busy: Any) -> None:
+        """Wait until *busy* is false or the drain deadline, which may move, has passed."""
+        while busy():
+            left = remaining(self._drain_deadline or 0.0)
+            if left <= 0:
+                return
+            # Looking is cheap; 10 ms late is the price of not threading an event through every ending.
+            self._deadline_moved.clear()
+            try:
+                async with asyncio.timeout(min(left, 0.01)):
+                    await self._deadline_moved.wait()
+            except TimeoutError:
+                continue
+
+    # ---- housekeeping
+
+    def _new_link(self, name: str) -> Link:
+        return Link(
+            self._config.database_url,
+            name=name,
+            statement_timeout_s=self._settings.statement_timeout_s,
+            connect_timeout_s=self._settings.connect_timeout_s,
+        )
+
+    async def _tick(self, pools: HandlerPools) -> None:
+        """Show the parent that the loop turns, and keep the gauges."""
+        numbers = metrics.metrics()
+        while True:
+            running = len(self._executor.running)
+            self._board.tick()
+            self._board.set_header(running=running, ended=self._exchange.jobs_done, rss=_rss())
+            numbers.slots_busy.set(running)
+            for state, count in pools.stats().items():
+                numbers.pool_connections.labels(state).set(count)
+            await asyncio.sleep(_TICK_S)
+
+
+def _rss() -> int:
+    """Resident memory in bytes, shared pages included."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

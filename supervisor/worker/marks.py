@@ -1,0 +1,130 @@
+"""The lanes this worker claims from, and where in each it starts to look.
+
+A claim that began at the index's start would walk over every dead entry that an old snapshot elsewhere
+keeps alive. So each lane has a low-water mark: the lowest row that the last claim saw unclaimed.
+What can appear below a mark, and what brings it back into view:
+
+    a row stamped before it was committed    look-back of 250 ms, whenever a claim came back short
+                                             and at least every 100 ms
+    a job of a long transaction, a release   its wake-up notice sets the mark back to its run_at
+    anything else                            once a second the worker starts again from the published
+                                             mark, and sweeps move rows from below that one up to it
+
+Always true: a mark is only ever a place below which the last claim saw nothing unclaimed, or lower.
+
+Elsewhere: publishing and sweeping (parent/tender.py); the statement (functions/050_work.sql).
+"""
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from supervisor.db.jobs import Answer, Lane, Mark, mark_at
+
+LOOKBACK_S: Final = 0.25
+_LOOK_BACK_EVERY_S: Final = 0.1
+_RESTART_EVERY_S: Final = 1.0
+
+
+class Marks:
+    """Lanes and marks of one worker.
+
+    Args:
+        weights: Queue name to weight; "*" stands for every queue not named. Queues are visited in a
+            random order in which a queue of twice the weight is first twice as often; inside a queue
+            lower priorities always come first.
+    """
+
+    def __init__(self, weights: dict[str, int], rng: random.Random | None = None) -> None:
+        self._weights = weights
+        self._rng = rng or random.Random()
+        self._published: dict[Lane, Mark] = {}
+        self._marks: dict[Lane, Mark] = {}
+        self._by_queue: dict[str, list[Lane]] = {}
+        # Set back while a claim was under way: its answer is older than the word to look back.
+        self._since_plan: dict[Lane, Mark] = {}
+        self._short = True
+        self._looked_back_at = 0.0
+        self._restart_at = 0.0
+
+    def serves(self, queue: str) -> bool:
+        """Whether this worker takes jobs of *queue*."""
+        return queue in self._weights or "*" in self._weights
+
+    def publish(self, lanes: Iterable[tuple[Lane, Mark]], removed: Iterable[Lane] = ()) -> None:
+        """Take over published marks; new lanes become claimable."""
+        for lane in removed:
+            if self._published.pop(lane, None) is not None:
+                self._marks.pop(lane, None)
+                self._by_queue[lane.queue].remove(lane)
+                if not self._by_queue[lane.queue]:
+                    del self._by_queue[lane.queue]
+        for lane, mark in lanes:
+            if not self.serves(lane.queue):
+                continue
+            if lane not in self._published:
+                siblings = self._by_queue.setdefault(lane.queue, [])
+                siblings.append(lane)
+                siblings.sort(key=lambda sibling: sibling.priority)
+                self._marks[lane] = mark
+            self._published[lane] = mark
+
+    def set_back(self, lane: Lane, at: str) -> None:
+        """Look again from *at* on in *lane*; makes the lane known if it was not."""
+        mark = Mark(at, 0)
+        if lane not in self._published:
+            self.publish([(lane, mark)])
+        if lane in self._marks:
+            self._since_plan[lane] = min(mark, self._since_plan.get(lane, mark))
+            self._marks[lane] = min(mark, self._marks[lane])
+
+    def set_all_back(self, at: str) -> None:
+        """Look again from *at* on in every lane."""
+        for lane in list(self._published):
+            self.set_back(lane, at)
+
+    def restart(self) -> None:
+        """Look again from the published marks on, at the next claim."""
+        self._restart_at = 0.0
+
+    def plan(self) -> tuple[list[Lane], list[Mark], float]:
+        """The lanes to claim from, best first, their marks, and how far to look back in seconds."""
+        now = time.monotonic()
+        self._since_plan.clear()
+        if now >= self._restart_at:
+            for lane, mark in self._published.items():
+                if mark < self._marks[lane]:
+                    self._marks[lane] = mark
+            self._restart_at = now + _RESTART_EVERY_S
+        lookback = 0.0
+        if self._short or now - self._looked_back_at >= _LOOK_BACK_EVERY_S:
+            lookback = LOOKBACK_S
+            self._looked_back_at = now
+        lanes = [lane for queue in self._order() for lane in self._by_queue[queue]]
+        return lanes, [self._marks[lane] for lane in lanes], lookback
+
+    def _order(self) -> Sequence[str]:
+        queues = list(self._by_queue)
+        if len(queues) < 2:
+            return queues
+        # Efraimidis and Spirakis (2006): sorting by u^(1/w) draws without replacement by weight.
+        star = self._weights.get("*", 1)
+        draw = self._rng.random
+        return sorted(queues, key=lambda queue: draw() ** (1.0 / self._weights.get(queue, star)), reverse=True)
+
+    def learn(self, lanes: Sequence[Lane], answer: Answer, lookback_s: float) -> None:
+        """Take the marks of a claim's answer."""
+        self._short = answer.short
+        for index, mark in answer.marks.items():
+            if lanes[index] in self._published:
+                self._marks[lanes[index]] = mark
+        if answer.short and lookback_s:
+            # Every lane was read to its end: nothing claimable older than the look-back is visible.
+            floor = Mark(mark_at(int((answer.now - lookback_s) * 1e6)), 0)
+            for index, lane in enumerate(lanes):
+                if index not in answer.marks and self._marks.get(lane, floor) < floor:
+                    self._marks[lane] = floor
+        for lane, mark in self._since_plan.items():
+            if lane in self._marks:
+                self._marks[lane] = min(mark, self._marks[lane])

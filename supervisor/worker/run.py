@@ -1,0 +1,144 @@
+"""One job on its way through a worker, and what its handler can ask for.
+
+    claimed -> (backlog) -> started -> returned -> settled
+                   |            |
+                   +-> released +-> told to stop: timeout, drain, cancel, lease
+
+Always true: a run is told to stop at most once, and the first reason stands. A run whose lease was lost
+writes nothing more. A run that finished in its handler's own transaction is not acknowledged again.
+
+Elsewhere: starting and stopping (executor.py); the writes (exchange.py).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from supervisor.db.jobs import Ack, ClaimedJob
+from supervisor.db.link import HandlerPools
+from supervisor.db.transaction import finish, finish_sync
+from supervisor.errors import LeaseLost
+from supervisor.handler import Handler, Job
+from supervisor.outcome import Outcome
+
+
+class Run:
+    """A claimed job, from the claim's answer to the settled result."""
+
+    __slots__ = ("context", "cut", "entry", "finished", "handler", "job", "lost", "outcome", "started", "task", "timer")
+
+    def __init__(self, job: ClaimedJob, entry: int) -> None:
+        self.job = job
+        self.entry = entry
+        """Its slot on the scoreboard."""
+        self.handler: Handler[Any] | None = None
+        self.context: Job | None = None
+        self.task: asyncio.Future[Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.started = 0.0
+        self.outcome: Outcome | None = None
+        self.cut: str | None = None
+        """Why it was told to stop: timeout, drain, cancel or lease."""
+        self.lost = False
+        """Its lease is gone: whatever it returns is dropped."""
+        self.finished = False
+        """Its handler's own transaction has acknowledged it."""
+
+    def ack(self) -> Ack:
+        """Its acknowledgement."""
+        return Ack(self.job.id, self.job.token, max(0.0, time.monotonic() - self.started))
+
+    def stop(self, why: str) -> bool:
+        """Tell the handler to stop, once. An async one is cancelled; a sync one sees job.cancelled."""
+        if self.cut is not None or self.outcome is not None:
+            return False
+        self.cut = why
+        if self.handler is not None and self.handler.is_async and self.task is not None:
+            self.task.cancel()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDesk:
+    """What runs need to open transactions: the pools, and the session as it is at that moment."""
+
+    pools: HandlerPools
+    schema: str
+    keep: int
+    session: Callable[[], int]
+
+
+class RunServices:
+    """What a handler's Job asks of the worker that runs it."""
+
+    __slots__ = ("_desk", "_run")
+
+    def __init__(self, run: Run, desk: TransactionDesk) -> None:
+        self._run = run
+        self._desk = desk
+
+    def cancelled(self) -> bool:
+        """Whether the run was told to stop."""
+        return self._run.cut is not None
+
+    def transaction(self) -> "FinishingTransaction":
+        """A transaction that commits the handler's writes and the job's end together, or neither."""
+        return FinishingTransaction(self._run, self._desk)
+
+
+class FinishingTransaction:
+    """A transaction on a pooled connection whose last statement acknowledges the job, fenced."""
+
+    def __init__(self, run: Run, desk: TransactionDesk) -> None:
+        self._run = run
+        self._desk = desk
+        self._conn: Any = None
+        self._stack: Any = None
+
+    async def __aenter__(self) -> Any:
+        self._stack = AsyncExitStack()
+        try:
+            self._conn = await self._stack.enter_async_context(self._desk.pools.connection())
+            await self._stack.enter_async_context(self._conn.transaction())
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self._conn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        async with self._stack.pop_all() as stack:
+            if error is not None:
+                return bool(await stack.__aexit__(kind, error, trace))
+            desk, run = self._desk, self._run
+            if run.lost or not await finish(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
+                raise LeaseLost(run.job.id)
+        run.finished = True
+        return None
+
+    def __enter__(self) -> Any:
+        self._stack = ExitStack()
+        try:
+            self._conn = self._stack.enter_context(self._desk.pools.sync_pool().connection())
+            self._stack.enter_context(self._conn.transaction())
+        except BaseException:
+            self._stack.close()
+            raise
+        return self._conn
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        with self._stack.pop_all() as stack:
+            if error is not None:
+                return bool(stack.__exit__(kind, error, trace))
+            desk, run = self._desk, self._run
+            if run.lost or not finish_sync(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
+                raise LeaseLost(run.job.id)
+        run.finished = True
+        return None

@@ -1,0 +1,86 @@
+"""This worker's session: the one row its leases hang on.
+
+    none --open--> live --move (an answer was lost)--> live under a new id
+                     |--closed by others (reaped)----> none: every lease is lost
+                     '--close------------------------> none: everything is accounted for
+
+Always true: ids are random 63-bit numbers, never used twice. The scoreboard names the session before
+the database does, so whoever recovers this worker can close it.
+
+Elsewhere: renewing it (parent/leases.py; orphan.py once the parent is gone).
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+
+from supervisor.db import jobs
+from supervisor.db.link import Link
+from supervisor.wire.board import Board
+
+
+class Session:
+    """The worker's current session."""
+
+    def __init__(self, link: Link, schema: str, *, parent: int, name: str, lease_s: float, board: Board) -> None:
+        self._link = link
+        self._schema = schema
+        self._parent = parent
+        self._name = name
+        self._lease_s = lease_s
+        self._board = board
+        self._own_until = 0.0
+        self.id = 0
+        """The session's id; 0 while there is none."""
+
+    def lease_until(self) -> float:
+        """The monotonic time until which the leases surely hold: by opening it, or as the parent renewed it."""
+        return max(self._own_until, self._board.lease_until_ns / 1e9)
+
+    def prolonged(self, since: float) -> None:
+        """This worker itself renewed the session with a statement sent at *since* (monotonic)."""
+        self._own_until = since + self._lease_s
+
+    async def open(self) -> None:
+        """Start a new session."""
+        new = secrets.randbits(63) or 1
+        sent = time.monotonic()
+        self._board.set_header(session=new, next_session=0)
+        await self._link.call(
+            lambda conn: jobs.open_session(
+                conn, self._schema, session=new, parent=self._parent, name=self._name, lease_s=self._lease_s
+            )
+        )
+        self.id = new
+        self.prolonged(sent)
+
+    async def move(self, held: Sequence[tuple[int, int]]) -> set[int]:
+        """Go on under a new session with the (id, token) pairs of *held*; the ids that came along.
+
+        What the old one holds besides, a claim whose answer was lost, is freed by a sweep.
+        """
+        old, new = self.id, secrets.randbits(63) or 1
+        sent = time.monotonic()
+        self._board.set_header(next_session=new)
+        moved = await self._link.call(
+            lambda conn: jobs.move_session(
+                conn,
+                self._schema,
+                old=old,
+                new=new,
+                parent=self._parent,
+                name=self._name,
+                lease_s=self._lease_s,
+                held=held,
+            )
+        )
+        self._board.set_header(session=new, next_session=0)
+        self.id = new
+        self.prolonged(sent)
+        return moved
+
+    async def close(self) -> None:
+        """End it."""
+        if self.id:
+            await self._link.call(lambda conn: jobs.close_session(conn, self._schema, session=self.id))
+            self.id = 0
