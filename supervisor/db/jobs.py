@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
@@ -28,6 +28,9 @@ class Mark(NamedTuple):
     at: str = EPOCH
     id: int = 0
 
+
+Connection: TypeAlias = AsyncConnection
+"""A connection, for layers that pass it on without importing the driver."""
 
 _AT: Final = "%Y-%m-%d %H:%M:%S.%f+00"
 _ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -95,9 +95,7 @@ def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> Mi
         if version <= before:
             continue
         cur.execute(statements.render(text, schema).encode())
-        cur.execute(
-            sql.SQL("insert into {}.migration (version, name) values (%s, %s)").format(name), (version, script)
-        )
+        cur.execute(sql.SQL("insert into {}.migration (version, name) values (%s, %s)").format(name), (version, script))
         applied.append(script)
     digest = _functions_digest(schema)
     cur.execute(sql.SQL("select functions from {}.migration where version = %s").format(name), (known,))
@@ -106,9 +104,7 @@ def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> Mi
     if install:
         for _, text in statements.scripts("functions"):
             cur.execute(statements.render(text, schema).encode())
-        cur.execute(
-            sql.SQL("update {}.migration set functions = %s where version = %s").format(name), (digest, known)
-        )
+        cur.execute(sql.SQL("update {}.migration set functions = %s where version = %s").format(name), (digest, known))
     cur.execute(sql.SQL("select {}.make_partitions(%s)").format(name), (_PARTITIONS_AHEAD,))
     return MigrationReport(schema, before, known, tuple(applied), install)
 

@@ -33,7 +33,9 @@ def oom_kills() -> int:
     """Out-of-memory kills in this process's control group so far; 0 where that cannot be read."""
     try:
         group = next(
-            line.partition("::")[2].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if "::" in line
+            line.partition("::")[2].strip()
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if "::" in line
         )
         for place in (Path("/sys/fs/cgroup") / group.lstrip("/"), Path("/sys/fs/cgroup")):
             events = place / "memory.events"

@@ -22,7 +22,8 @@ from typing import Final
 from supervisor import exits
 from supervisor.clock import remaining
 from supervisor.db import jobs
-from supervisor.db.link import AsyncConnection, DatabaseError, Link, first_line, in_transaction
+from supervisor.db.jobs import Connection
+from supervisor.db.link import DatabaseError, Link, first_line, in_transaction
 from supervisor.errors import DatabaseUnavailable, HandlersFailed
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import clear_gauges, metrics
@@ -90,6 +91,8 @@ class Fleet:
         self._crashes: dict[int, deque[float]] = {slot: deque() for slot in range(settings.processes)}
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovering = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
         self._stopping = False
         self._recycling: Child | None = None
         self._recycle_limits: dict[int, tuple[float, float]] = {}
@@ -144,9 +147,13 @@ class Fleet:
                 (self._settings.max_jobs or float("inf")) * random.uniform(0.9, 1.1),
             )
             log.info("worker.started", slot=slot, pid=child.pid)
-            if self._stopping:
-                child.stop_now("drain")
+            self._drain_if_stopping(child)
             return
+
+    def _drain_if_stopping(self, child: Child) -> None:
+        """The drain began while it was being forked."""
+        if self._stopping:
+            child.stop_now("drain")
 
     # ---- what workers say
 
@@ -240,12 +247,13 @@ class Fleet:
     async def _recover(self, child: Child, board: Snapshot, death: Death) -> None:
         """Put back what a dead worker held, until the database has taken it."""
         self._recovering += 1
+        self._settled.clear()
         started = time.monotonic()
         settings = self._settings
         settlements = judge(board, death, base_s=settings.retry_base_s, cap_s=settings.retry_cap_s)
         sessions = [session for session in (board.session, board.next_session) if session]
 
-        async def apply(conn: AsyncConnection) -> int:
+        async def apply(conn: Connection) -> int:
             moved = 0
             for session in sessions:
                 if settlements:
@@ -287,6 +295,8 @@ class Fleet:
                 )
         finally:
             self._recovering -= 1
+            if not self._recovering:
+                self._settled.set()
             child.close()
 
     # ---- stopping and recycling
@@ -307,7 +317,9 @@ class Fleet:
                     child.drain(told, reason)
             if remaining(told + margin) <= 0:
                 for child in self.living():
-                    log.error("worker.killed", slot=child.slot, pid=child.pid, reason="did not leave by the drain deadline")
+                    log.error(
+                        "worker.killed", slot=child.slot, pid=child.pid, reason="still there at the drain deadline"
+                    )
                     self.cut += 1
                     child.kill(reason)
             try:
@@ -318,10 +330,12 @@ class Fleet:
 
     async def settle_down(self, timeout_s: float) -> bool:
         """Wait for recoveries to end; whether they did."""
-        until = time.monotonic() + timeout_s
-        while self._recovering and remaining(until) > 0:
-            await asyncio.sleep(0.02)
-        return not self._recovering
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def recycle(self) -> None:
         """Replace one worker that is past a limit; the next one only when that one is gone."""

@@ -91,13 +91,17 @@ class Parent:
         self._waiting = False
         self._exit = asyncio.Event()
         self._drain_wanted = asyncio.Event()
+        self._changed = asyncio.Event()
         self._drain_deadline = float("inf")
         self._fatal: HandlersFailed | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._beat_now = asyncio.Event()
         self._look_now = asyncio.Event()
         self._waker = Waker(
-            workers=lambda: self._fleet.ready(), clock=self._clock, on_cancel=self._cancel, on_queue=self._queue_named
+            workers=lambda: self._fleet.ready(),  # noqa: PLW0108 (the fleet comes next)
+            clock=self._clock,
+            on_cancel=self._cancel,
+            on_queue=self._queue_named,
         )
         self._fleet = Fleet(
             settings=settings,
@@ -110,9 +114,7 @@ class Parent:
             on_more=self._waker.more,
             on_fatal=self._stop_for,
         )
-        self._leases = Leases(
-            self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed
-        )
+        self._leases = Leases(self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed)
         self._tender = Tender(self._tend_link, settings)
 
     # ---- the whole life
@@ -193,18 +195,18 @@ class Parent:
             self._health.set_degraded(Degraded.POLLING, True)
 
     async def _until_ready_or_exit(self, started: float) -> None:
-        while not self._drain_wanted.is_set():
-            if len(self._fleet.ready()) == self._settings.processes:
-                self._say_state(ServiceState.READY)
-                log.info(
-                    "supervisor.ready",
-                    pid=os.getpid(),
-                    workers=self._settings.processes,
-                    took_s=round(time.monotonic() - started, 2),
-                    health_port=self._server.port if self._server else None,
-                )
-                return
-            await asyncio.sleep(0.01)
+        while not self._drain_wanted.is_set() and len(self._fleet.ready()) < self._settings.processes:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._drain_wanted.is_set():
+            self._say_state(ServiceState.READY)
+            log.info(
+                "supervisor.ready",
+                pid=os.getpid(),
+                workers=self._settings.processes,
+                took_s=round(time.monotonic() - started, 2),
+                health_port=self._server.port if self._server else None,
+            )
 
     async def _drain(self) -> None:
         self._say_state(ServiceState.DRAINING)
@@ -258,6 +260,7 @@ class Parent:
         if not self._drain_wanted.is_set():
             self._drain_deadline = time.monotonic() + self._settings.drain_timeout_s
             self._drain_wanted.set()
+            self._changed.set()
 
     def _stop_for(self, error: HandlersFailed) -> None:
         if self._fatal is None:
@@ -273,6 +276,7 @@ class Parent:
         return WorkerConfig(slot, self._settings.name, self._id, self._settings, self._url, str(self._metrics_dir))
 
     def _worker_ready(self, child: Child) -> None:
+        self._changed.set()
         child.tell(self._lanes.everything())
         child.wake(Wake())
 
@@ -336,9 +340,7 @@ class Parent:
     async def _tick(self) -> None:
         report = await self._tender.tick()
         if self._lanes.announced:
-            await self._tend_link.call(
-                lambda conn: tend.add_lanes(conn, self._schema, sorted(self._lanes.announced))
-            )
+            await self._tend_link.call(lambda conn: tend.add_lanes(conn, self._schema, sorted(self._lanes.announced)))
         message = self._lanes.refresh(report.lanes)
         if message is not None:
             for child in self._fleet.living():

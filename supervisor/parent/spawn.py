@@ -58,6 +58,7 @@ class Spawned:
         self._process = process
         self._pidfd = pidfd
         self._watched = False
+        self._patience: asyncio.TimerHandle | None = None
 
     def watch(self, on_exit: Callable[[int | None], None]) -> None:
         """Call *on_exit* once, with the exit code (negative: signal; None: unknown), when the process is gone."""
@@ -69,12 +70,15 @@ class Spawned:
             loop.remove_reader(self._pidfd)
             # The fork server reaps it and writes the code; wait for that, but not for ever.
             timer = loop.call_later(_CODE_PATIENCE_S, told)
-            loop.add_reader(sentinel, lambda: (timer.cancel(), told()))
+            loop.add_reader(sentinel, told)
+            self._patience = timer
 
         def told() -> None:
             loop.remove_reader(sentinel)
             if self._watched:
                 self._watched = False
+                if self._patience is not None:
+                    self._patience.cancel()
                 on_exit(self._exit_code())
 
         loop.add_reader(self._pidfd, gone)
@@ -134,7 +138,7 @@ class ForkServer:
             self.kill()
             raise SpawnFailed(f"the fork server did not answer within {SPAWN_TIMEOUT_S:g} s") from error
         except (OSError, EOFError) as error:
-            raise SpawnFailed(f"the fork server failed: {error or type(error).__name__}") from error
+            raise SpawnFailed(f"the fork server failed: {error!r}") from error
 
     def _spawn(self, config: WorkerConfig, entries: int) -> Spawned:
         board = Board.create(entries)

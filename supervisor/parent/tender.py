@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import supervisor.db.tend as tend
-from supervisor.db.jobs import Lane, Mark, epoch_us, mark_at
-from supervisor.db.link import AsyncConnection, Link, in_transaction
+from supervisor.db.jobs import Connection, Lane, Mark, epoch_us, mark_at
+from supervisor.db.link import Link, in_transaction
 from supervisor.log import get_logger
 from supervisor.metrics import metrics
 from supervisor.settings import Settings
@@ -89,7 +89,7 @@ class Tender:
             await self._retention()
         return report
 
-    async def _tend(self, conn: AsyncConnection) -> TickReport:
+    async def _tend(self, conn: Connection) -> TickReport:
         schema, now = self._schema, time.monotonic()
         report = TickReport()
         if not await tend.try_tend(conn, schema):

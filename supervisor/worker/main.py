@@ -118,7 +118,7 @@ def _run_loop(config: WorkerConfig, sock: socket.socket, board: Board, handlers:
             # From a task or callback that a handler left behind: never the worker's end.
             if main.done():
                 raise
-            logger.error("handler.exit_ignored", reason=repr(error), did="went on: only a handler's own call may end its job")
+            logger.error("handler.exit_ignored", reason=repr(error), did="went on: a stray task of a handler raised it")
 
 
 class Worker:
@@ -270,7 +270,7 @@ class Worker:
             keep_alive(self._new_link("pg-supervisor orphan"), self._session, self._settings)
         )
         logger.error(
-            "parent.lost", slot=self._config.slot, did="released what had not started, finishing what runs, then leaving"
+            "parent.lost", slot=self._config.slot, did="released the unstarted, finishing what runs, then leaving"
         )
         self._drain(self._far_deadline(), "parent_lost")
 
