@@ -109,9 +109,9 @@ class Child:
 
     def gone(self) -> None:
         """It has exited; its board stays readable until `close`."""
+        self.channel.finish()
         self.happened(Happened.GONE)
         self.hungry = False
-        self.channel.close()
 
     def close(self) -> None:
         """Give back everything."""

@@ -88,6 +88,7 @@ class Fleet:
         self._on_fatal = on_fatal
         self._entries = 2 * (settings.concurrency + settings.prefetch) + settings.max_unacked + _BOARD_SLACK
         self._children: dict[int, Child] = {}
+        self._spawning = 0
         self._crashes: dict[int, deque[float]] = {slot: deque() for slot in range(settings.processes)}
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovering = 0
@@ -100,7 +101,7 @@ class Fleet:
         self._repeats = Repeats()
         self.cut = 0
         """Workers that did not finish what they ran before they had to go."""
-        self.empty = asyncio.Event()
+        self._left = asyncio.Event()
 
     # ---- who is there
 
@@ -133,6 +134,14 @@ class Fleet:
 
     async def _spawn(self, slot: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
+        self._spawning += 1
+        try:
+            await self._fill(slot)
+        finally:
+            self._spawning -= 1
+            self._left.set()
+
+    async def _fill(self, slot: int) -> None:
         while not self._stopping:
             try:
                 spawned = await self._fork_server.spawn(self._config(slot), self._entries)
@@ -206,8 +215,7 @@ class Fleet:
             metrics().crashes.labels(str(code)).inc()
         self._later(self._recover(child, board, death))
         self._restart(child, code, death)
-        if not self.living():
-            self.empty.set()
+        self._left.set()
 
     def _restart(self, child: Child, code: int | None, death: Death) -> None:
         what = restart(code, death.caused)
@@ -306,11 +314,10 @@ class Fleet:
         self._stopping = True
         for child in self.living():
             child.drain(deadline(), reason)
-        if not self.living():
-            self.empty.set()
         told = deadline()
         margin = 1.5
-        while not self.empty.is_set():
+        while self._spawning or self.living():
+            self._left.clear()
             if deadline() < told:
                 told = deadline()
                 for child in self.living():
@@ -324,7 +331,7 @@ class Fleet:
                     child.kill(reason)
             try:
                 async with asyncio.timeout(0.05):
-                    await self.empty.wait()
+                    await self._left.wait()
             except TimeoutError:
                 continue
 

@@ -82,7 +82,8 @@ class Parent:
         self._runfile = RunFile(settings.run_dir)
         self._clock = DbClock()
         self._lease_link = self._link("pg-supervisor leases")
-        self._tend_link = self._link("pg-supervisor parent")
+        self._tend_link = self._link("pg-supervisor tend")
+        self._look_link = self._link("pg-supervisor look")
         self._lanes = LaneBook()
         self._repeats = Repeats()
         self._listening = False
@@ -225,12 +226,13 @@ class Parent:
         if self._waiting or self._health.facts.state is not ServiceState.STARTING:
             try:
                 async with asyncio.timeout(2.0):
-                    await self._tend_link.call(lambda conn: tend.gone(conn, self._schema, parent=self._id))
+                    await self._look_link.call(lambda conn: tend.gone(conn, self._schema, parent=self._id))
             except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
                 log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
         self._health.set_state(ServiceState.STOPPED)
         await self._lease_link.close()
         await self._tend_link.close()
+        await self._look_link.close()
         if self._server is not None:
             self._server.stop()
         metrics.remove_directory(self._metrics_dir)
@@ -361,8 +363,8 @@ class Parent:
     async def _look(self) -> None:
         if not any(child.hungry for child in self._fleet.ready()):
             return  # busy workers look for themselves
-        known = list((await self._tend_link.call(lambda conn: tend.lanes(conn, self._schema))).items())
-        waters = await self._tend_link.call(
+        known = list((await self._look_link.call(lambda conn: tend.lanes(conn, self._schema))).items())
+        waters = await self._look_link.call(
             lambda conn: tend.low_water(conn, self._schema, known, lookback_s=_POLL_LOOKBACK_S)
         )
         for water in waters:
@@ -391,7 +393,7 @@ class Parent:
             {"slot": child.slot, "pid": child.pid, "state": child.state, "running": child.load}
             for child in self._fleet.living()
         ]
-        await self._tend_link.call(
+        await self._look_link.call(
             lambda conn: tend.beat(
                 conn,
                 self._schema,
@@ -408,7 +410,7 @@ class Parent:
         )
         self._waiting = wants
         sent = time.monotonic()
-        now = await self._tend_link.call(lambda conn: tend.now(conn, self._schema))
+        now = await self._look_link.call(lambda conn: tend.now(conn, self._schema))
         self._clock.observe(now, sent, time.monotonic())
         if turned_on:
             self._look_now.set()  # jobs committed just before the wish was visible

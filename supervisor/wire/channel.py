@@ -180,6 +180,16 @@ class Channel:
         if self._flushed is not None:
             self._flushed.set()
 
+    def finish(self) -> None:
+        """The other side is dead: hear its last messages, then close."""
+        while self._on_message is not None and not (self.eof or self.closed):
+            messages, ended = self._receive()
+            for message in _merge_wakes(messages):
+                self._on_message(message)
+            if ended or not messages:
+                break
+        self.close()
+
     def _read_on(self) -> None:
         if not (self._reading or self.eof or self.closed):
             self._reading = True

@@ -104,7 +104,7 @@ class Exchange:
             return
         if run.started:
             self.jobs_done += 1
-            metrics().job_ended(run.job.queue, run.job.kind, outcome.event, time.monotonic() - run.started)
+            metrics().job_ended(run.job.queue, run.job.kind, outcome.event, run.ended - run.started)
         if run.lost or run.finished:
             if run.finished and outcome.event != "done":
                 log.warning("job.raised_after_commit", job_id=run.job.id, kind=run.job.kind, error=outcome.error)

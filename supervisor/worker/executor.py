@@ -32,6 +32,9 @@ from supervisor.wire.board import Board
 from supervisor.worker.run import Run, RunServices, TransactionDesk
 
 _LEASE_RECHECK_S = 0.05
+_PREFETCH_FOR_S = 0.25
+_STUCK_AFTER_S = 0.5
+_MEAN_WEIGHT = 0.1
 
 
 class Sink(Protocol):
@@ -77,6 +80,8 @@ class Executor:
         self.running: dict[int, Run] = {}
         self._alone = False
         self._stopped = False
+        self._mean_s = 0.0  # how long jobs ran lately, an exponential mean
+        self._moved_at = time.monotonic()  # when a slot last came free or was filled
         self._recheck: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
@@ -88,9 +93,25 @@ class Executor:
 
     def room(self) -> int:
         """How many jobs to claim now: enough to fill slots and backlog, or 0 while the backlog is half full."""
-        if self._stopped or self._alone or len(self._backlog) > self._prefetch // 2:
+        prefetch = self._prefetch_now()
+        if self._stopped or self._alone or len(self._backlog) > prefetch // 2:
             return 0
-        return max(0, self._slots + self._prefetch - len(self.running) - len(self._backlog))
+        return max(0, self._slots + prefetch - len(self.running) - len(self._backlog))
+
+    def _prefetch_now(self) -> int:
+        """As many jobs as these slots start within _PREFETCH_FOR_S, judged by how long the last ones ran."""
+        if self._mean_s <= 0:
+            return self._prefetch
+        return min(self._prefetch, int(self._slots * _PREFETCH_FOR_S / self._mean_s))
+
+    def unstick(self) -> None:
+        """Give the backlog back when no slot has come free for a while: other workers may have room."""
+        now = time.monotonic()
+        if not self._backlog or self._alone or len(self.running) < self._slots or now - self._moved_at < _STUCK_AFTER_S:
+            return
+        self._mean_s = max(self._mean_s, now - self._moved_at)
+        for run in self.give_back():
+            self._end(run, Outcome("released", reason="stuck"))
 
     def held(self) -> list[Run]:
         """Every run that has not returned."""
@@ -156,6 +177,7 @@ class Executor:
             services=RunServices(run, self._desk),
         )
         self.running[job.id] = run
+        self._moved_at = run.started
         self._board.start(run.entry, 0 if timeout is None else to_ns(deadline + handler.kill_after))
         self._on_start(run)
         if timeout is not None:
@@ -173,6 +195,7 @@ class Executor:
             outcome = Outcome.done()
         except BaseException as error:
             outcome = self._judge(run, error)
+        run.ended = time.monotonic()
         run.outcome = outcome
         self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
         self._returned(run)
@@ -184,6 +207,7 @@ class Executor:
             outcome = Outcome.done()
         except BaseException as error:
             outcome = self._judge(run, error)
+        run.ended = time.monotonic()
         run.outcome = outcome
         # From this thread: the loop may be blocked, and a death before it wakes must not charge the job.
         self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
@@ -202,6 +226,8 @@ class Executor:
             run.timer = None
         self.running.pop(run.job.id, None)
         run.task = None
+        self._moved_at = run.ended
+        self._mean_s += _MEAN_WEIGHT * (run.ended - run.started - self._mean_s)
         if run.job.suspect:
             self._alone = False
         elif self._alone and not self.running:

@@ -84,8 +84,9 @@ def run_worker(config: WorkerConfig, sock: socket.socket, board: Board) -> None:
     settings = config.settings
     code = exits.SOFTWARE
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the whole group: the parent decides
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        # ^C reaches the whole group: the parent decides. Not SIG_IGN, which handlers' children would inherit.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
         log.configure(settings.log_format, settings.log_level)
         metrics.setup(config.metrics_dir, f"w{config.slot}")
         faulthandler.enable()
@@ -371,6 +372,7 @@ class Worker:
             self._board.tick()
             self._board.set_header(running=running, ended=self._exchange.jobs_done, rss=_rss())
             numbers.slots_busy.set(running)
+            self._executor.unstick()
             for state, count in pools.stats().items():
                 numbers.pool_connections.labels(state).set(count)
             await asyncio.sleep(_TICK_S)

@@ -29,7 +29,20 @@ from supervisor.outcome import Outcome
 class Run:
     """A claimed job, from the claim's answer to the settled result."""
 
-    __slots__ = ("context", "cut", "entry", "finished", "handler", "job", "lost", "outcome", "started", "task", "timer")
+    __slots__ = (
+        "context",
+        "cut",
+        "ended",
+        "entry",
+        "finished",
+        "handler",
+        "job",
+        "lost",
+        "outcome",
+        "started",
+        "task",
+        "timer",
+    )
 
     def __init__(self, job: ClaimedJob, entry: int) -> None:
         self.job = job
@@ -40,6 +53,7 @@ class Run:
         self.task: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.started = 0.0
+        self.ended = 0.0
         self.outcome: Outcome | None = None
         self.cut: str | None = None
         """Why it was told to stop: timeout, drain, cancel or lease."""
@@ -50,7 +64,7 @@ class Run:
 
     def ack(self) -> Ack:
         """Its acknowledgement."""
-        return Ack(self.job.id, self.job.token, max(0.0, time.monotonic() - self.started))
+        return Ack(self.job.id, self.job.token, max(0.0, (self.ended or time.monotonic()) - self.started))
 
     def stop(self, why: str) -> bool:
         """Tell the handler to stop, once. An async one is cancelled; a sync one sees job.cancelled."""

@@ -1,0 +1,281 @@
+"""What operators ask and order, one typed function per statement: status, lists, retry, cancel.
+
+Used by the command line on a plain, synchronous connection that lives as long as one command.
+
+Always true: nothing here counts without a limit or reads without a time limit, so a look at a queue of
+ten million jobs costs it nothing. What is raised is a SupervisorError of one line.
+
+Elsewhere: what workers and parents send (jobs.py, tend.py); how it is shown (cli/).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import Connection, errors
+from psycopg.rows import class_row, dict_row, tuple_row
+
+from supervisor.db.link import first_line, service_conninfo
+from supervisor.db.statements import statement
+from supervisor.errors import DatabaseUnavailable, SchemaMissing, SupervisorError
+
+COUNT_LIMIT: Final = 10_001
+"""Counts stop here; a count that reached it is told as "10,000 or more"."""
+_RUNNING_TIMEOUT: Final = "2s"
+_PLANS: Final = (
+    "select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), "
+    "set_config('enable_sort', 'off', true), set_config('jit', 'off', true)"
+)
+
+
+class StatementRefused(SupervisorError):
+    """The server refused a command's statement and undid it.
+
+    Attributes:
+        reason: What the server said, one line.
+        sqlstate: Its code.
+    """
+
+    def __init__(self, reason: str, sqlstate: str | None) -> None:
+        super().__init__(reason, sqlstate)
+        self.reason = reason
+        self.sqlstate = sqlstate
+
+    def __str__(self) -> str:
+        code = f" ({self.sqlstate})" if self.sqlstate else ""
+        if self.sqlstate == "57014":
+            return (
+                f"the statement was stopped at its time limit{code}: ask for less (--queue, --before, --limit), or "
+                "raise SUPERVISOR_STATEMENT_TIMEOUT_S"
+            )
+        if self.sqlstate == "42501":
+            return f"the database refused: {self.reason}{code}: grant it to this role, or use one that has it"
+        return f"the database refused: {self.reason}{code}"
+
+
+@dataclass(slots=True)
+class QueueDepth:
+    """The jobs of one queue. `running` is None where counting took too long; `at_least` names the
+    counts that are lower bounds; `oldest_due_s` is how long the first due job has waited."""
+
+    queue: str
+    due: int = 0
+    scheduled: int = 0
+    running: int | None = 0
+    dead: int = 0
+    oldest_due_s: float | None = None
+    at_least: list[str] = field(default_factory=list)
+
+
+class Ended(NamedTuple):
+    """Jobs that have ended, each counted up to COUNT_LIMIT."""
+
+    dead: int
+    cancelled: int
+    done: int
+
+
+class ParentRow(NamedTuple):
+    """A supervisor, as it last said. `expires_in_s` is below 0 when it was not heard of in time."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    state: str
+    detail: dict[str, Any]
+    started_at: datetime
+    alive: bool
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadJob:
+    """A line of the list of recent deaths."""
+
+    id: int
+    kind: str
+    queue: str
+    reason: str
+    attempts: int
+    crashes: int
+    finished_at: datetime
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A line of a list of jobs."""
+
+    id: int
+    status: str
+    queue: str
+    kind: str
+    priority: int
+    attempts: int
+    max_attempts: int
+    crashes: int
+    run_at: datetime
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    reason: str | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs. `scheduled`: of the queued ones only those due later."""
+
+    statuses: tuple[str, ...]
+    queue: str | None = None
+    kind: str | None = None
+    scheduled: bool | None = None
+
+    def parameters(self) -> dict[str, object]:
+        return {"statuses": list(self.statuses), "queue": self.queue, "kind": self.kind, "scheduled": self.scheduled}
+
+
+@contextmanager
+def connect(conninfo: str, schema: str, *, statement_timeout_s: float, connect_timeout_s: float) -> Iterator[Connection]:
+    """An autocommit connection for one command; what its statements raise leaves as a SupervisorError.
+
+    Raises:
+        DatabaseUnavailable: it could not be had, or broke.
+        SchemaMissing: a statement met no schema.
+        StatementRefused: the server refused a statement.
+    """
+    try:
+        conn = psycopg.connect(service_conninfo(conninfo, "pg-supervisor command", connect_timeout_s), autocommit=True)
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(first_line(error)) from error
+    with refusals(schema), conn:
+        conn.execute("select set_config('statement_timeout', %s, false)", (f"{int(statement_timeout_s * 1000)}ms",))
+        yield conn
+
+
+@contextmanager
+def refusals(schema: str) -> Iterator[None]:
+    """Turn the driver's errors into ours."""
+    try:
+        yield
+    except (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedTable, errors.UndefinedColumn) as error:
+        raise SchemaMissing(schema) from error
+    except psycopg.Error as error:
+        if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
+            raise DatabaseUnavailable(first_line(error), unsure=True) from error
+        raise StatementRefused(first_line(error), error.sqlstate) from error
+
+
+def depths(conn: Connection, schema: str) -> list[QueueDepth]:
+    """Every queue in use with its counts, bounded, by name."""
+    limit = {"limit": COUNT_LIMIT}
+    # Lanes are registered by the parents; where none runs, by whoever looks. A reader without the right to skips it.
+    with suppress(errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
+        conn.execute(statement("discover", schema))
+    found: dict[str, QueueDepth] = {}
+    with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
+        cur.execute(_PLANS)
+        for queue, _, due, scheduled, waited in cur.execute(statement("lane_depths", schema), limit).fetchall():
+            depth = found.setdefault(queue, QueueDepth(queue))
+            depth.due += due
+            depth.scheduled += scheduled
+            if waited is not None:
+                depth.oldest_due_s = max(waited, depth.oldest_due_s or 0.0)
+            for name, count in (("due", due), ("scheduled", scheduled)):
+                if count >= COUNT_LIMIT and name not in depth.at_least:
+                    depth.at_least.append(name)
+    try:
+        with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
+            cur.execute(_PLANS)
+            cur.execute("select set_config('statement_timeout', %s, true)", (_RUNNING_TIMEOUT,))
+            for queue, count in cur.execute(statement("running_depths", schema), limit).fetchall():
+                found.setdefault(queue, QueueDepth(queue)).running = count
+    except errors.QueryCanceled:
+        for depth in found.values():
+            depth.running = None
+    with conn.cursor(row_factory=tuple_row) as cur:
+        for queue, count in cur.execute(statement("dead_depths", schema), limit).fetchall():
+            depth = found.setdefault(queue, QueueDepth(queue))
+            depth.dead = count
+            if count >= COUNT_LIMIT:
+                depth.at_least.append("dead")
+    return [found[queue] for queue in sorted(found)]
+
+
+def ended(conn: Connection, schema: str) -> Ended:
+    """How many jobs have ended, bounded."""
+    with conn.cursor(row_factory=tuple_row) as cur:
+        return Ended(*(cur.execute(statement("ended_depths", schema), {"limit": COUNT_LIMIT}).fetchone() or (0, 0, 0)))
+
+
+def parents(conn: Connection, schema: str) -> list[ParentRow]:
+    """The supervisors, living ones first."""
+    with conn.cursor(row_factory=tuple_row) as cur:
+        return [ParentRow(*row) for row in cur.execute(statement("parents", schema)).fetchall()]
+
+
+def recent_dead(conn: Connection, schema: str, *, limit: int) -> list[DeadJob]:
+    """The jobs that died last, latest first."""
+    with conn.cursor(row_factory=class_row(DeadJob)) as cur:
+        return cur.execute(statement("recent_dead", schema), {"limit": limit}).fetchall()
+
+
+def list_jobs(conn: Connection, schema: str, wanted: Filter, *, before: int | None, limit: int) -> list[JobRow]:
+    """A page of jobs with ids below *before*, latest first."""
+    with conn.cursor(row_factory=class_row(JobRow)) as cur:
+        parameters = {**wanted.parameters(), "before": before, "limit": limit}
+        return cur.execute(statement("list_jobs", schema), parameters).fetchall()
+
+
+def show_job(conn: Connection, schema: str, job_id: int) -> dict[str, Any] | None:
+    """All that is known of one job, by the names of the view `jobs`; None if there is no such job."""
+    with conn.cursor(row_factory=dict_row) as cur:
+        return cur.execute(statement("show_job", schema), {"id": job_id}).fetchone()
+
+
+def last_id(conn: Connection, schema: str) -> int:
+    """The highest job id now."""
+    with conn.cursor(row_factory=tuple_row) as cur:
+        row = cur.execute(statement("last_id", schema)).fetchone()
+        return int(row[0]) if row else 0
+
+
+def pick(
+    conn: Connection, schema: str, wanted: Filter, *, living: bool, after: int, upto: int, limit: int
+) -> list[int]:
+    """The next *limit* ids above *after* that *wanted* names, of the living jobs or of the dead letters."""
+    name = "pick_living" if living else "pick_dead"
+    with conn.cursor(row_factory=tuple_row) as cur:
+        parameters = {**wanted.parameters(), "after": after, "upto": upto, "limit": limit}
+        return [row[0] for row in cur.execute(statement(name, schema), parameters).fetchall()]
+
+
+def retry(conn: Connection, schema: str, ids: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Put dead or cancelled jobs back, counts reset; (those put back, those whose unique key is taken now).
+
+    An id in neither was not among the dead letters.
+    """
+    try:
+        with conn.cursor(row_factory=tuple_row) as cur:
+            return [row[0] for row in cur.execute(statement("retry_job", schema), {"ids": list(ids)}).fetchall()], []
+    except errors.UniqueViolation:
+        if len(ids) == 1:
+            return [], list(ids)
+    back, taken = [], []
+    for one in ids:
+        done, conflict = retry(conn, schema, [one])
+        back += done
+        taken += conflict
+    return back, taken
+
+
+def cancel(conn: Connection, schema: str, ids: Sequence[int]) -> dict[int, str]:
+    """Cancel jobs: `cancelled`, or `asked` where a handler is being told. A missing id was neither queued nor running."""
+    with conn.cursor(row_factory=tuple_row) as cur:
+        return dict(cur.execute(statement("cancel_job", schema), {"ids": list(ids)}).fetchall())
+
+
