@@ -1,0 +1,95 @@
+"""Marks: where a claim starts to look, replayed without a database."""
+
+import random
+
+from supervisor.db.jobs import Answer, Lane, Mark, epoch_us, mark_at
+from supervisor.worker.marks import LOOKBACK_S, Marks
+
+A, B, C = Lane("a", 0), Lane("a", 5), Lane("b", 0)
+T0 = 1_800_000_000_000_000
+
+
+def at(seconds: float) -> Mark:
+    return Mark(mark_at(T0 + int(seconds * 1e6)), 0)
+
+
+def answer(marks: dict[int, Mark] | None = None, *, short: bool = True, now: float = 1000.0) -> Answer:
+    return Answer([], marks or {}, 0, [], short, None, (T0 / 1e6) + now)
+
+
+def test_marks_compare_as_their_rows_sort() -> None:
+    texts = [mark_at(us) for us in (0, 1, 999_999, 1_000_000, T0, T0 + 1)]
+    assert texts == sorted(texts)
+    assert [epoch_us(text) for text in texts] == [0, 1, 999_999, 1_000_000, T0, T0 + 1]
+    assert Mark(texts[4], 2) > Mark(texts[4], 1) > Mark(texts[3], 99)
+
+
+def test_a_claim_moves_the_mark_of_the_lanes_it_read() -> None:
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0)), (C, at(0))])
+    lanes, _, _ = marks.plan()
+    marks.learn(lanes, answer({lanes.index(A): at(50)}, short=False), 0.0)
+    lanes, asked, _ = marks.plan()
+    assert dict(zip(lanes, asked, strict=True)) == {A: at(50), C: at(0)}
+
+
+def test_a_dry_claim_moves_all_marks_up_to_the_look_back_and_no_further() -> None:
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0))])
+    lanes, _, lookback = marks.plan()
+    assert lookback == LOOKBACK_S
+    marks.learn(lanes, answer(now=1000), lookback)
+    _, asked, _ = marks.plan()
+    assert asked == [at(1000 - LOOKBACK_S)]
+
+
+def test_a_word_to_look_back_outlives_the_claim_that_was_under_way() -> None:
+    """The answer of a claim is older than a set-back that arrived while it ran: the lower mark stands."""
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0))])
+    lanes, _, lookback = marks.plan()
+    marks.set_back(A, at(3).at)
+    marks.learn(lanes, answer({0: at(900)}), lookback)
+    _, asked, _ = marks.plan()
+    assert asked == [at(3)]
+
+
+def test_a_set_back_never_raises_a_mark() -> None:
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(10))])
+    marks.set_back(A, at(500).at)
+    assert marks.plan()[1] == [at(10)]
+
+
+def test_a_restart_begins_again_at_the_published_mark() -> None:
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0))])
+    lanes, _, lookback = marks.plan()
+    marks.learn(lanes, answer({0: at(900)}), lookback)
+    marks.publish([(A, at(100))])
+    assert marks.plan()[1] == [at(900)]
+    marks.restart()
+    assert marks.plan()[1] == [at(100)]
+
+
+def test_lower_priorities_come_first_and_unserved_queues_never() -> None:
+    marks = Marks({"a": 1})
+    marks.publish([(B, at(0)), (A, at(0)), (C, at(0))])
+    assert marks.plan()[0] == [A, B]
+    assert not marks.serves("b")
+
+
+def test_weights_share_the_first_place() -> None:
+    marks = Marks({"a": 4, "b": 1}, random.Random(7))
+    marks.publish([(A, at(0)), (C, at(0))])
+    first = [marks.plan()[0][0].queue for _ in range(2000)]
+    assert 0.75 < first.count("a") / len(first) < 0.85
+
+
+def test_a_removed_lane_is_not_asked_for_and_its_late_answer_is_ignored() -> None:
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0)), (C, at(0))])
+    lanes, _, lookback = marks.plan()
+    marks.publish([], [C])
+    marks.learn(lanes, answer({lanes.index(C): at(5)}), lookback)
+    assert marks.plan()[0] == [A]
