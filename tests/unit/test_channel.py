@@ -1,6 +1,7 @@
 """The channel: nobody waits, nothing grows, nothing that counts is lost. Each test runs on asyncio and on uvloop."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -32,6 +33,7 @@ from supervisor.wire.messages import (
     SetBack,
     Stop,
     Wake,
+    decode,
     encode,
 )
 from tests.support.waiting import wait_until, wait_until_async
@@ -137,6 +139,32 @@ def fill(ends: Ends) -> None:
     while not ends.parent.backlog:
         ends.parent.send(CancelJob(number, 0))
         number += 1
+
+
+def test_control_goes_before_lanes_and_lanes_before_the_wake(run: Run) -> None:
+    """As packets, since a reader sorts the wakes of one turn to the end itself."""
+
+    async def main() -> None:
+        ends = Ends(listen=False)
+        fill(ends)
+        ends.parent.send(Wake("a"))
+        ends.parent.send(Lanes((Mark("a", 0, 1, 2),)))
+        ends.parent.send(Drain(1.0, "x"))
+        ends.parent.send(Stop())
+        ends.worker_socket.setblocking(False)
+        packets: list[bytes] = []
+
+        def read() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    packets.append(ends.worker_socket.recv(100_000))
+            return not ends.parent.backlog and b'"wake"' in packets[-1]
+
+        await wait_until_async(read, deadline_s=30)
+        assert [type(decode(packet[1:])) for packet in packets[-4:]] == [Drain, Stop, Lanes, Wake]
+        ends.close()
+
+    run(main())
 
 
 def test_pending_wakes_become_one(run: Run) -> None:

@@ -155,6 +155,7 @@ def test_clients_that_never_finish_asking_cannot_keep_probes_out(served: Served)
         assert served.get("/livez")[0] == 200
     assert time.monotonic() - began < 5
     assert threading.active_count() < 20
+    assert len(served.server._clients) <= MAX_CONNECTIONS
     for client in slow:
         client.close()
 

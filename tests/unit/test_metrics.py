@@ -203,6 +203,24 @@ assert m.claims._value.get() == 10
     assert not [name for name in page(directory) if "errors_total" in name]
 
 
+def test_setup_moves_all_metrics_even_under_the_same_name(directory: Path) -> None:
+    for name in ("old", "new"):
+        (directory / name).mkdir()
+    python(
+        """
+import sys
+from supervisor import metrics
+metrics.setup(sys.argv[1] + "/old", "w0")
+metrics.metrics().claims.inc(5)
+metrics.setup(sys.argv[1] + "/new", "w0")
+metrics.metrics().claims.inc(2)
+""",
+        directory,
+    )
+    assert page(directory / "old")["supervisor_claims_total"] == 5
+    assert page(directory / "new")["supervisor_claims_total"] == 2
+
+
 def test_files_of_strangers_and_half_made_files_do_not_spoil_the_page(directory: Path) -> None:
     count(directory, "w0", 2)
     (directory / "counter_4711.db").write_bytes((directory / "counter_w0.db").read_bytes())
