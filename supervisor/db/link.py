@@ -4,7 +4,9 @@
     pools   small pools for handlers' own transactions, so that they can never hold up an ack
 
 A link has one user at a time; callers queue on its lock. Every call has a deadline of its own: a
-connection that does not answer by then is closed, never handed on in an unknown state.
+connection that does not answer by then is closed, never handed on in an unknown state. Closed by hanging
+up, not by cancelling: the driver would first ask the server to cancel, and a server that is frozen or out
+of reach does not answer that either.
 
 Always true: sessions run at READ COMMITTED whatever the role's default is; a connection that failed
 with a connection error is not used again; what is raised says whether the server may have done the
@@ -14,10 +16,12 @@ Elsewhere: the statements (jobs.py, tend.py); waiting for notifications (listene
 """
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection
@@ -36,6 +40,7 @@ DatabaseError = psycopg.Error
 RETRYABLE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 # The server is up but cannot take writes (a standby, or read-only after a failover): look for another.
 _WRONG_SERVER: Final = frozenset({"25006", "57P03", "57P01", "57P02", "53300"})
+_HANG_UP_S: Final = 1.0
 _SETUP: Final = (
     "select set_config('default_transaction_isolation', 'read committed', false), "
     "set_config('default_transaction_read_only', 'off', false), "
@@ -63,13 +68,40 @@ def service_conninfo(conninfo: str, application_name: str, connect_timeout_s: fl
     return make_conninfo(conninfo, **{key: value for key, value in wanted.items() if key not in given})
 
 
+def hang_up(conn: AsyncConnection) -> None:
+    """End *conn* without asking the server: whoever waits for its answer is told at once that it is gone."""
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(conn.fileno())) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+async def answered(conn: AsyncConnection, work: Coroutine[Any, Any, T], patience_s: float) -> T:
+    """Await *work*, which uses *conn*, for at most *patience_s*; on time-out or cancellation *conn* is hung up.
+
+    Raises:
+        TimeoutError: there was no answer in time.
+    """
+    running = asyncio.ensure_future(work)
+    try:
+        if (await asyncio.wait({running}, timeout=patience_s))[0]:
+            return running.result()
+    finally:
+        if not running.done():
+            hang_up(conn)
+            await asyncio.wait({running}, timeout=_HANG_UP_S)
+            running.cancel()
+            running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    if running.done() and not running.cancelled() and running.exception() is None:
+        return running.result()  # it came in the last moment
+    raise TimeoutError
+
+
 async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_s: float) -> AsyncConnection:
     """An autocommit connection set up for the service. Raises DatabaseUnavailable."""
     try:
         async with asyncio.timeout(connect_timeout_s + 1):
             conn = await AsyncConnection.connect(conninfo, autocommit=True)
             try:
-                await conn.execute(_SETUP, (f"{int(statement_timeout_s * 1000)}ms",))
+                await answered(conn, _set_up(conn, f"{int(statement_timeout_s * 1000)}ms"), connect_timeout_s)
             except BaseException:
                 await conn.close()
                 raise
@@ -80,17 +112,22 @@ async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_
         raise DatabaseUnavailable(first_line(error), unsure=False) from error
 
 
+async def _set_up(conn: AsyncConnection, statement_timeout: str) -> None:
+    await conn.execute(_SETUP, (statement_timeout,))
+
+
 class Link:
     """One connection, kept while it works.
 
     Args:
-        statement_timeout_s: How long the server may work on one statement; the link waits 2 s more
-            for the answer before it gives the connection up.
+        statement_timeout_s: How long the server may work on one statement; the link waits a little
+            longer (as long again, at most 2 s) for the answer before it gives the connection up.
     """
 
     def __init__(self, conninfo: str, *, name: str, statement_timeout_s: float, connect_timeout_s: float) -> None:
         self._conninfo = service_conninfo(conninfo, name, connect_timeout_s)
         self._statement_timeout_s = statement_timeout_s
+        self._patience_s = statement_timeout_s + min(2.0, statement_timeout_s)
         self._connect_timeout_s = connect_timeout_s
         self._conn: AsyncConnection | None = None
         self._lock = asyncio.Lock()
@@ -119,13 +156,10 @@ class Link:
                     self.down_since = self.down_since or time.monotonic()
                     raise
             try:
-                async with asyncio.timeout(self._statement_timeout_s + 2):
-                    result = await work(conn)
+                result = await answered(conn, _awaited(work, conn), self._patience_s)
             except TimeoutError as error:
                 await self._drop()
-                raise DatabaseUnavailable(
-                    f"no answer within {self._statement_timeout_s + 2:g} s", unsure=True
-                ) from error
+                raise DatabaseUnavailable(f"no answer within {self._patience_s:g} s", unsure=True) from error
             except psycopg.Error as error:
                 raise await self._judge(conn, error) from error
             except BaseException:
@@ -157,6 +191,10 @@ class Link:
             conn, self._conn = self._conn, None
             if conn is not None:
                 await conn.close()
+
+
+async def _awaited(work: Callable[[AsyncConnection], Awaitable[T]], conn: AsyncConnection) -> T:
+    return await work(conn)
 
 
 async def in_transaction(conn: AsyncConnection, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:

@@ -21,7 +21,7 @@ from typing import Final
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from supervisor.db.link import connect, first_line, service_conninfo
+from supervisor.db.link import answered, connect, first_line, service_conninfo
 from supervisor.db.statements import channel
 from supervisor.errors import DatabaseUnavailable
 
@@ -92,9 +92,9 @@ class Listener:
 
     async def _listen(self, conn: AsyncConnection) -> None:
         nonce = f"self-test {secrets.token_hex(8)}"
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            await conn.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
-            await conn.execute("select pg_notify(%s, %s)", (self._channel, nonce))
+        listen = sql.SQL("listen {}").format(sql.Identifier(self._channel))
+        await answered(conn, conn.execute(listen), PROBE_TIMEOUT_S)
+        await answered(conn, conn.execute("select pg_notify(%s, %s)", (self._channel, nonce)), PROBE_TIMEOUT_S)
         if not await self._hear(conn, nonce):
             self._on_deaf()
             # Stay deaf until the connection is replaced: nothing will come, polling does the work.
@@ -105,8 +105,7 @@ class Listener:
         while True:
             async for notice in conn.notifies(timeout=PROBE_EVERY_S):
                 self._deliver(notice.payload)
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                await conn.execute("select 1")
+            await answered(conn, conn.execute("select 1"), PROBE_TIMEOUT_S)
 
     async def _hear(self, conn: AsyncConnection, nonce: str) -> bool:
         async for notice in conn.notifies(timeout=SELF_TEST_S):
