@@ -33,7 +33,7 @@ from supervisor.parent.recover import Death, culprit, judge
 from supervisor.parent.spawn import ForkServer, SpawnFailed
 from supervisor.parent.states import Happened, Restart, State, restart
 from supervisor.settings import Settings
-from supervisor.wire.board import Snapshot
+from supervisor.wire.board import Snapshot, WorkerState
 from supervisor.wire.messages import (
     BootFailed,
     Drained,
@@ -146,8 +146,7 @@ class Fleet:
             try:
                 spawned = await self._fork_server.spawn(self._config(slot), self._entries)
             except SpawnFailed as error:
-                self._repeats.tell(log.error, "worker.spawn_failed", slot=slot, reason=str(error))
-                await asyncio.sleep(_SPAWN_RETRY_S)
+                await self._spawn_failed(slot, error)
                 continue
             child = Child(slot, spawned, on_message=self._heard, on_exit=self._exited)
             self._children[slot] = child
@@ -158,6 +157,11 @@ class Fleet:
             log.info("worker.started", slot=slot, pid=child.pid)
             self._drain_if_stopping(child)
             return
+
+    async def _spawn_failed(self, slot: int, error: SpawnFailed) -> None:
+        if not self._stopping:  # else it was us who ended the fork server
+            self._repeats.tell(log.error, "worker.spawn_failed", slot=slot, reason=str(error))
+            await asyncio.sleep(_SPAWN_RETRY_S)
 
     def _drain_if_stopping(self, child: Child) -> None:
         """The drain began while it was being forked."""
@@ -197,28 +201,31 @@ class Fleet:
     # ---- endings
 
     def _exited(self, child: Child, code: int | None) -> None:
-        expected = child.caused is not None
         board = child.snapshot()
+        # An exit code alone proves nothing: a handler may call os._exit with any of ours. What the worker
+        # noted on its board before it left does.
+        orderly = board.state is WorkerState.DRAINED or (code == exits.CONFIG and board.state is WorkerState.STARTING)
+        caused = child.caused if orderly or child.state is State.KILLED else None
+        if orderly and caused is None:
+            caused = "drain" if code in (exits.OK, exits.CUT) else "fault"  # a signal of its own; a fault of ours
         child.gone()
         clear_gauges(self._metrics_dir, f"w{child.slot}")
         self._recycle_limits.pop(child.pid, None)
         if self._recycling is child:
             self._recycling = None
         ooms = oom_kills()
-        death = Death(say_death(child.slot, child.pid, code, oom=ooms > self._ooms), child.caused)
+        death = Death(say_death(child.slot, child.pid, code, oom=ooms > self._ooms), caused)
         self._ooms = ooms
-        if code == exits.CUT and death.caused is None:
-            death = Death(death.why, "drain")  # it was told to leave by a signal of its own
-        if code == exits.CUT:
+        if orderly and code == exits.CUT and self._stopping:
             self.cut += 1
-        if code not in (exits.OK, exits.CUT) and not expected:
+        if caused is None or caused == "fault":
             metrics().crashes.labels(str(code)).inc()
         self._later(self._recover(child, board, death))
-        self._restart(child, code, death)
+        self._restart(child, code, death, orderly)
         self._left.set()
 
-    def _restart(self, child: Child, code: int | None, death: Death) -> None:
-        what = restart(code, death.caused)
+    def _restart(self, child: Child, code: int | None, death: Death, orderly: bool) -> None:
+        what = restart(code, death.caused, orderly=orderly)
         if what is Restart.STOP_SERVICE:
             self._on_fatal(HandlersFailed(", ".join(self._settings.handlers), child.boot_failure or death.why))
             return
@@ -318,12 +325,16 @@ class Fleet:
         margin = 1.5
         while self._spawning or self.living():
             self._left.clear()
+            if not self.living():
+                self._fork_server.end()  # it only forks, or imports handlers, for workers nobody wants any more
             if deadline() < told:
                 told = deadline()
                 for child in self.living():
                     child.drain(told, reason)
             if remaining(told + margin) <= 0:
                 for child in self.living():
+                    if child.state is State.KILLED:
+                        continue
                     log.error(
                         "worker.killed", slot=child.slot, pid=child.pid, reason="still there at the drain deadline"
                     )
@@ -343,6 +354,10 @@ class Fleet:
         except TimeoutError:
             return False
         return True
+
+    def close(self) -> None:
+        """End the fork server: no worker is wanted any more."""
+        self._fork_server.end()
 
     def recycle(self) -> None:
         """Replace one worker that is past a limit; the next one only when that one is gone."""

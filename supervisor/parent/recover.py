@@ -30,7 +30,8 @@ class Death:
 
     Attributes:
         why: In words, with the exit code or the signal.
-        caused: None if it died by itself; else why the parent ended it: deadline, drain, fence, recycle.
+        caused: None if it died by itself; else why it was ended or left: deadline, drain, fence, recycle,
+            fault (of the worker's own code, not of its jobs).
     """
 
     why: str

@@ -127,6 +127,7 @@ class Parent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_signal, number)
         loop.add_signal_handler(signal.SIGUSR1, self._drain_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._hangup_signal)
         if self._server is not None:
             self._server.start()
         self._say_state(ServiceState.STARTING)
@@ -233,6 +234,7 @@ class Parent:
         await self._lease_link.close()
         await self._tend_link.close()
         await self._look_link.close()
+        self._fleet.close()
         if self._server is not None:
             self._server.stop()
         metrics.remove_directory(self._metrics_dir)
@@ -257,6 +259,15 @@ class Parent:
         if not self._drain_wanted.is_set():
             log.info("supervisor.draining", signal="SIGUSR1", did="staying until SIGTERM")
         self._begin_drain()
+
+    def _hangup_signal(self) -> None:
+        """From a terminal: it was closed, so stop. From a script: a wish to reload, which must not be the end."""
+        if os.isatty(0) or os.isatty(2):
+            self._stop_signal(signal.SIGHUP)
+        else:
+            self._repeats.tell(
+                log.warning, "hangup.ignored", reason="settings and handlers are read at the start", remedy="restart it"
+            )
 
     def _begin_drain(self) -> None:
         if not self._drain_wanted.is_set():

@@ -21,13 +21,14 @@ import contextlib
 import ctypes
 import json
 import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import socket
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from supervisor.worker.main import WorkerConfig, run_worker
 from supervisor.worker.preload_names import METRICS_VARIABLE, MODULES_VARIABLE, PATH_VARIABLE
 
 SPAWN_TIMEOUT_S: Final = 10.0
+FIRST_TIMEOUT_S: Final = 120.0
 _CODE_PATIENCE_S: Final = 0.5
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -121,36 +123,51 @@ class ForkServer:
             # The fork server's interpreter starts anew: it is to find what this one finds.
             "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
         }
-        self._lock = threading.Lock()
+        self._turn = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
+        self._proven: int | None = None  # the fork server that has forked before
         become_subreaper()
 
     async def spawn(self, config: WorkerConfig, entries: int) -> Spawned:
         """Fork a worker.
 
         Raises:
-            SpawnFailed: the fork server did not do it within SPAWN_TIMEOUT_S.
+            SpawnFailed: the fork server did not do it within SPAWN_TIMEOUT_S, the first time FIRST_TIMEOUT_S.
         """
-        try:
-            async with asyncio.timeout(SPAWN_TIMEOUT_S):
-                return await asyncio.to_thread(self._spawn, config, entries)
-        except TimeoutError as error:
-            # The thread may hang with the fork server: end that, the next spawn starts a new one.
-            self.kill()
-            raise SpawnFailed(f"the fork server did not answer within {SPAWN_TIMEOUT_S:g} s") from error
-        except (OSError, EOFError) as error:
-            raise SpawnFailed(f"the fork server failed: {error!r}") from error
+        async with self._turn:  # the time limit is one spawn's, not that of those before it
+            # A fork server that has not forked yet may still be importing handlers, which may take long.
+            patience = SPAWN_TIMEOUT_S if self.pid is not None and self.pid == self._proven else FIRST_TIMEOUT_S
+            forked = asyncio.get_running_loop().run_in_executor(self._thread, self._spawn, config, entries)
+            try:
+                async with asyncio.timeout(patience):
+                    spawned = await asyncio.shield(forked)
+            except TimeoutError as error:
+                # The thread hangs with the fork server: end that, the next spawn starts a new one.
+                forked.add_done_callback(_discard)
+                self.kill()
+                raise SpawnFailed(f"the fork server did not answer within {patience:g} s") from error
+            except asyncio.CancelledError:
+                forked.add_done_callback(_discard)
+                raise
+            except Exception as error:
+                raise SpawnFailed(f"the fork server failed: {error!r}") from error
+            self._proven = self.pid
+            return spawned
 
     def _spawn(self, config: WorkerConfig, entries: int) -> Spawned:
         board = Board.create(entries)
         ours, theirs = open_pair()
         try:
-            with self._lock, _no_main_module():
+            with _no_main_module():
                 process = self._context.Process(
                     target=run_worker, args=(config, theirs, board), name=f"worker-{config.slot}"
                 )
                 with _environment(self._environment):
                     forkserver.ensure_running()
                 process.start()
+            # Its end is ours to watch: multiprocessing would take the exit codes of the registered ones,
+            # from this thread, at the next start.
+            multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
             pid = process.pid
             assert pid is not None
             pidfd = os.pidfd_open(pid)
@@ -170,11 +187,24 @@ class ForkServer:
 
     def kill(self) -> None:
         """End a fork server that does not answer; workers live on, the next spawn starts another."""
+        log.error("fork_server.killed", pid=self.pid, reason="it did not answer")
+        self.end()
+
+    def end(self) -> None:
+        """End the fork server, if there is one. It is a child of this process, so its pid cannot be another's."""
         pid = self.pid
         if pid is not None:
-            log.error("fork_server.killed", pid=pid, reason="it did not answer")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _discard(forked: asyncio.Future[Spawned]) -> None:
+    """End a worker that was forked after all, when nobody waits for it any more."""
+    if not forked.cancelled() and forked.exception() is None:
+        spawned = forked.result()
+        spawned.signal(signal.SIGKILL)
+        spawned.sock.close()
+        spawned.close()
 
 
 @contextlib.contextmanager

@@ -61,9 +61,14 @@ class Restart(StrEnum):
     WITHIN_BUDGET = "within_budget"  # a crash: at once while the budget lasts, then with backoff
 
 
-def restart(code: int | None, caused: str | None) -> Restart:
-    """What to do about a worker that ended with exit *code* (negative: a signal), ended by *caused*."""
-    if code == exits.CONFIG:
+def restart(code: int | None, caused: str | None, *, orderly: bool = True) -> Restart:
+    """What to do about a worker that ended with exit *code* (negative: a signal), ended by *caused*.
+
+    *orderly*: it left by itself, so the code is one of ours; else a handler may have called os._exit with it.
+    """
+    if not orderly and caused is None:
+        return Restart.WITHIN_BUDGET
+    if code == exits.CONFIG and orderly:
         return Restart.STOP_SERVICE
     if caused in ("deadline", "recycle", "drain", "fence") or code in (exits.OK, exits.CUT):
         return Restart.AT_ONCE

@@ -32,6 +32,7 @@ from supervisor.wire.board import Board
 from supervisor.worker.run import Run, RunServices, TransactionDesk
 
 _LEASE_RECHECK_S = 0.05
+_FOR_EVER_S = 366 * 86400.0
 _PREFETCH_FOR_S = 0.25
 _STUCK_AFTER_S = 0.5
 _MEAN_WEIGHT = 0.1
@@ -134,7 +135,7 @@ class Executor:
             if self._backlog[0].job.suspect:
                 self._quiet_for_suspect()
                 return
-            self._start(self._backlog.popleft())
+            self._try_start(self._backlog.popleft())
 
     def _check_lease(self) -> None:
         self._recheck = None
@@ -150,13 +151,26 @@ class Executor:
             self._alone = True  # nothing is claimed or started meanwhile
             return
         self._alone = True
-        self._start(suspect)
+        if not self._try_start(suspect):
+            self._alone = False
+
+    def _try_start(self, run: Run) -> bool:
+        """Start *run*; whether it runs now. One that cannot even be started ends as failed, and harms nobody else."""
+        try:
+            self._start(run)
+        except Exception as error:
+            self.running.pop(run.job.id, None)
+            run.ended = time.monotonic()
+            if run.timer is not None:
+                run.timer.cancel()
+            self._end(run, Outcome.from_exception(error))
+            return False
+        return True
 
     def _start(self, run: Run) -> None:
         handler = self._handlers.get(run.job.kind)
         if handler is None:
-            self._end(run, Outcome.from_exception(UnknownKind(run.job.kind)))
-            return
+            raise UnknownKind(run.job.kind)
         job = run.job
         run.handler = handler
         run.started = time.monotonic()
@@ -181,9 +195,10 @@ class Executor:
         self._board.start(run.entry, 0 if timeout is None else to_ns(deadline + handler.kill_after))
         self._on_start(run)
         if timeout is not None:
-            run.timer = self._loop.call_later(timeout, run.stop, "timeout")
+            run.timer = self._loop.call_later(min(timeout, _FOR_EVER_S), run.stop, "timeout")
         if handler.is_async:
             run.task = self._loop.create_task(self._run_async(run, handler))
+            run.task.add_done_callback(lambda _: self._never_ran(run))
         else:
             run.task = self._loop.run_in_executor(self._threads, self._run_sync, run, handler)
             run.task.add_done_callback(lambda _: self._returned(run))
@@ -199,6 +214,14 @@ class Executor:
         run.outcome = outcome
         self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
         self._returned(run)
+
+    def _never_ran(self, run: Run) -> None:
+        """A task that is cancelled before its first step ends without having run a line of the above."""
+        if run.outcome is None:
+            run.ended = time.monotonic()
+            run.outcome = outcome = self._judge(run, asyncio.CancelledError())
+            self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
+            self._returned(run)
 
     def _run_sync(self, run: Run, handler: Handler[Any]) -> None:
         try:

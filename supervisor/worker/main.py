@@ -86,7 +86,8 @@ def run_worker(config: WorkerConfig, sock: socket.socket, board: Board) -> None:
     try:
         # ^C reaches the whole group: the parent decides. Not SIG_IGN, which handlers' children would inherit.
         signal.signal(signal.SIGINT, lambda *_: None)
-        signal.signal(signal.SIGUSR1, lambda *_: None)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
         log.configure(settings.log_format, settings.log_level)
         metrics.setup(config.metrics_dir, f"w{config.slot}")
         faulthandler.enable()
@@ -102,6 +103,7 @@ def run_worker(config: WorkerConfig, sock: socket.socket, board: Board) -> None:
             code = _run_loop(config, sock, board, registry())
     except BaseException:
         logger.error("worker.failed", slot=config.slot, traceback=traceback.format_exc())
+        board.set_header(state=WorkerState.DRAINED)  # not its jobs' doing
         code = exits.SOFTWARE
     finally:
         log.flush(1.0)
@@ -185,10 +187,11 @@ class Worker:
         )
         self._exchange.executor = self._executor
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._drain, time.monotonic() + settings.drain_timeout_s, "signal")
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._drain(self._far_deadline(), "signal"))
         self._channel = Channel(self._sock, on_message=self._heard, on_eof=self._parent_gone)
         ticker = loop.create_task(self._tick(pools))
         exchange = loop.create_task(self._exchange.run())
+        exchange.add_done_callback(self._exchange_ended)
         try:
             if await self._open_session():
                 self._board.set_header(state=WorkerState.READY)
@@ -292,6 +295,14 @@ class Worker:
             self._exchange.stop_claiming()
             self._executor.stop_starting()
             self._draining.set()
+
+    def _exchange_ended(self, exchange: asyncio.Task[None]) -> None:
+        """A worker without its exchange would hold jobs and take none: a fault of ours ends it; another starts."""
+        if not exchange.cancelled() and (error := exchange.exception()) is not None:
+            logger.error("worker.failed", slot=self._config.slot, error=repr(error), exc_info=error)
+            self._board.set_header(state=WorkerState.DRAINED)  # not its jobs' doing
+            log.flush(1.0)
+            os._exit(exits.SOFTWARE)
 
     # ---- leaving
 

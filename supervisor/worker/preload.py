@@ -17,9 +17,10 @@ from supervisor.errors import HandlersFailed
 from supervisor.worker.preload_names import METRICS_VARIABLE, MODULES_VARIABLE, PATH_VARIABLE
 from supervisor.worker.registry import import_handlers
 
-# A SIGTERM to the whole process group (systemd, a shell) is the parent's business; workers set their
-# own handlers. Dying of it here would make every worker look dead.
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+# A signal to the whole process group (systemd, a shell, a terminal that closes) is the parent's business;
+# workers set their own handlers. Dying of it here would make every worker look dead.
+for _number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(_number, signal.SIG_IGN)
 
 failure: HandlersFailed | None = None
 
