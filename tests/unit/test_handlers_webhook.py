@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,57 +23,10 @@ from handlers.webhook import deliver, retry_after
 from supervisor import Cancel, Job, Retry
 from supervisor.errors import InvalidJob, PayloadInvalid
 from supervisor.outcome import Outcome
+from tests.support.receiver import Receiver, status
 
 SECRET = "a key that must not be seen"
 CREATED = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
-
-
-class Receiver:
-    """A server that answers as told and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, str], bytes]] = []
-        self.answer: Callable[[BaseHTTPRequestHandler], object] = status(204)
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-                receiver.answer(self)
-
-            def do_GET(self) -> None:  # where a followed redirect would arrive
-                receiver.requests.append((self.path, {}, b""))
-                status(200)(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/hook?token=t0ken"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-def status(code: int, headers: dict[str, str] | None = None, body: bytes = b"") -> Callable[[Any], None]:
-    def answer(to: BaseHTTPRequestHandler) -> None:
-        to.send_response(code)
-        for name, value in (headers or {}).items():
-            to.send_header(name, value)
-        if code != 204:
-            to.send_header("content-length", str(len(body)))
-        to.end_headers()
-        to.wfile.write(body)
-
-    return answer
 
 
 @pytest.fixture
@@ -82,9 +35,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("WEBHOOK_ALLOW_NETWORKS", "127.0.0.0/8")
-    found = Receiver()
-    yield found
-    found.close()
+    with Receiver() as found:
+        yield found
 
 
 def job(attempt: int = 1) -> Job:
