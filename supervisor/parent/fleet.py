@@ -268,8 +268,10 @@ class Fleet:
         settlements = judge(board, death, base_s=settings.retry_base_s, cap_s=settings.retry_cap_s)
         sessions = [session for session in (board.session, board.next_session) if session]
 
-        async def apply(conn: Connection) -> int:
+        async def apply(conn: Connection) -> tuple[int, bool]:
             moved = 0
+            # Locks them against the reaper too: it charges crashes, and we know better.
+            live = await jobs.renew(conn, settings.schema_, sessions=sessions, lease_s=settings.lease_s)
             for session in sessions:
                 if settlements:
                     settled = await jobs.settle(
@@ -282,18 +284,21 @@ class Fleet:
                     )
                     moved += len(settled)
                 await jobs.close_session(conn, settings.schema_, session=session)
-            return moved
+            return moved, bool(live)
 
         try:
             pause = 0.05
             while True:
                 try:
-                    moved = await self._link.call(lambda conn: in_transaction(conn, apply))
+                    moved, live = await self._link.call(lambda conn: in_transaction(conn, apply))
                     break
                 except (DatabaseUnavailable, DatabaseError) as error:
                     self._repeats.tell(log.warning, "recovery.delayed", slot=child.slot, reason=first_line(error))
                     await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                     pause = min(2.0, pause * 2)
+            if settlements and not live:
+                # Others took the session for dead before we could say what became of these.
+                metrics().leases_lost.inc(len(settlements) - moved)
             if settlements:
                 events: dict[str, int] = {}
                 for item in settlements:

@@ -7,6 +7,7 @@ blocks its loop or holds the interpreter keeps its lease as long as its process 
     one session is closed       its worker finds out by itself at its next statement; it is told to stop
     cannot renew                at 70% of the lease: workers interrupt what runs (SUPERVISOR_FENCE)
                                 at 90%: what still runs is killed, before the lease passes to others
+    the process itself was stopped (SIGSTOP, a suspended machine): one renewal is tried before that
 
 Always true: a board's lease_until is never later than the lease in the database: it counts from before
 the statement was sent.
@@ -28,6 +29,7 @@ from supervisor.settings import Settings
 
 _FENCE_AT: Final = 0.7
 _KILL_AT: Final = 0.9
+_LATE: Final = 0.2  # of a lease: a timer that is later than this was stopped, not busy
 
 log = get_logger("leases")
 
@@ -69,13 +71,31 @@ class Leases:
         self.renewed_at = time.monotonic()
         """When the last renewal that succeeded was sent (monotonic)."""
         self._fenced = False
+        self._resumed_at = 0.0
 
     async def run(self) -> None:
         """Renew until cancelled."""
         every = self._settings.renew_every_s
         while True:
             ok = await self.renew()
-            await asyncio.sleep(every if ok else min(every, max(0.02, every / 10)))
+            await self._sleep(every if ok else min(every, max(0.02, every / 10)))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, and notice if this process did not run when it was to wake."""
+        until = time.monotonic() + seconds
+        await asyncio.sleep(seconds)
+        if time.monotonic() > until + _LATE * self._settings.lease_s:
+            self._resumed_at = time.monotonic()
+
+    async def _sleep_until_share(self, share: float) -> None:
+        """Sleep until *share* of the lease has passed; after a stop, until a renewal had time to be answered."""
+        lease_s = self._settings.lease_s
+        while True:
+            due = max(self.renewed_at + share * lease_s, self._resumed_at + _LATE * lease_s)
+            left = due - time.monotonic()
+            if left <= 0:
+                return
+            await self._sleep(left)
 
     async def renew(self) -> bool:
         """Renew once; whether the database answered."""
@@ -113,7 +133,7 @@ class Leases:
         if not self._settings.fence:
             return
         lease_s = self._settings.lease_s
-        await asyncio.sleep(max(0.0, self.renewed_at + _FENCE_AT * lease_s - time.monotonic()))
+        await self._sleep_until_share(_FENCE_AT)
         if not self._fenced:
             self._fenced = True
             log.error(
@@ -126,7 +146,7 @@ class Leases:
             for holder in holders:
                 if holder.busy:
                     holder.stop_now("fence")
-        await asyncio.sleep(max(0.0, self.renewed_at + _KILL_AT * lease_s - time.monotonic()))
+        await self._sleep_until_share(_KILL_AT)
         for holder in holders:
             if holder.busy:
                 holder.kill("fence")

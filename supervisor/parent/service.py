@@ -47,6 +47,7 @@ from supervisor.worker.main import WorkerConfig
 
 _WAIT_FOR_SLACK_S: Final = 10.0
 _POLL_LOOKBACK_S: Final = 1.0
+_LEAST_PATIENCE_S: Final = 0.5
 _SETTLE_DOWN_S: Final = 5.0
 
 log = get_logger("parent")
@@ -81,7 +82,8 @@ class Parent:
             )
         self._runfile = RunFile(settings.run_dir)
         self._clock = DbClock()
-        self._lease_link = self._link("pg-supervisor leases")
+        # A renewal that does not answer is to be tried again, over a new connection, well within the lease.
+        self._lease_link = self._link("pg-supervisor leases", patience_s=max(_LEAST_PATIENCE_S, settings.lease_s / 10))
         self._tend_link = self._link("pg-supervisor tend")
         self._look_link = self._link("pg-supervisor look")
         self._lanes = LaneBook()
@@ -501,10 +503,10 @@ class Parent:
         except TimeoutError:
             pass
 
-    def _link(self, name: str) -> Link:
+    def _link(self, name: str, patience_s: float = float("inf")) -> Link:
         return Link(
             self._url,
             name=name,
-            statement_timeout_s=self._settings.statement_timeout_s,
-            connect_timeout_s=self._settings.connect_timeout_s,
+            statement_timeout_s=min(patience_s, self._settings.statement_timeout_s),
+            connect_timeout_s=min(patience_s, self._settings.connect_timeout_s),
         )

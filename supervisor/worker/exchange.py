@@ -87,6 +87,7 @@ class Exchange:
         self._claiming = True
         self._closing = False
         self._answer_lost = False
+        self._check = False
         self._in_doubt: set[int] = set()
         self._ack_batch = _MOST_RESULTS
         self._repeats = Repeats()
@@ -105,6 +106,8 @@ class Exchange:
         if run.started:
             self.jobs_done += 1
             metrics().job_ended(run.job.queue, run.job.kind, outcome.event, run.ended - run.started)
+        if run.unsure:
+            self._in_doubt.add(run.job.id)
         if run.lost or run.finished:
             if run.finished and outcome.event != "done":
                 log.warning("job.raised_after_commit", job_id=run.job.id, kind=run.job.kind, error=outcome.error)
@@ -120,8 +123,10 @@ class Exchange:
         self._event.set()
 
     def wake(self) -> None:
-        """There is work to claim."""
+        """There is work to claim; and where the lease may have passed, see whether the session still lives."""
         self._want = True
+        # With no hands free nothing would be sent for a while, and what runs here may run elsewhere too.
+        self._check = bool(self._session.id) and time.monotonic() >= self._session.lease_until()
         self._event.set()
 
     def stop_claiming(self) -> None:
@@ -162,7 +167,9 @@ class Exchange:
                 return
 
     def _pending(self) -> bool:
-        return bool(self._done or self._other or (self._want and self._limit()))
+        # A lost answer may have leased jobs to this worker that only moving on gives back: that cannot wait.
+        owed = self._answer_lost or self._check
+        return bool(self._done or self._other or owed or (self._want and self._limit()))
 
     def _limit(self) -> int:
         if not self._claiming or self.executor is None or self.unstored >= self._max_unacked:
@@ -178,13 +185,14 @@ class Exchange:
             await self._settle(self._other[:_MOST_RESULTS])
         done = self._done[: self._ack_batch]
         limit = self._limit()
-        if not done and not (limit and self._want):
+        check, self._check = self._check, False
+        if not done and not check and not (limit and self._want):
             return
         self._want = False
         lanes, marks, lookback_s = self._marks.plan() if limit else ([], [], 0.0)
         if not lanes:
             limit = 0
-            if not done:
+            if not done and not check:
                 self._on_dry(None)
                 return
         sent = time.monotonic()
@@ -204,6 +212,7 @@ class Exchange:
             )
         except DatabaseUnavailable as error:
             self._want = self._want or limit > 0
+            self._check = check
             if error.unsure:
                 self._answer_lost = self._answer_lost or limit > 0
                 self._in_doubt.update(run.job.id for run in done)
@@ -332,14 +341,15 @@ class Exchange:
         held = [*(self.executor.held() if self.executor else []), *self._done, *self._other]
         moved = await self._session.move([(run.job.id, run.job.token) for run in held])
         self._answer_lost = False
-        self._drop([run for run in held if run.job.id not in moved])
-        log.info("session.moved", held=len(held), lost=len(held) - len(moved))
+        gone = [run for run in held if run.job.id not in moved]
+        log.info("session.moved", held=len(held), gone=len(gone))
+        self._drop(gone)
 
     async def _lost_session(self) -> None:
         """Taken for dead: every lease is lost. What runs is told to stop; claiming goes on under a new session."""
         held = [*(self.executor.held() if self.executor else []), *self._done, *self._other]
-        self._session.id = 0
-        self._answer_lost = False
+        self._session.lost()
+        self._answer_lost = self._check = False
         self._want = True
         log.error(
             "session.closed",
@@ -350,18 +360,22 @@ class Exchange:
         self._drop(held)
 
     def _drop(self, gone: list[Run]) -> None:
+        """Forget *gone*, whose leases are lost; but runs that commit by themselves find out by themselves."""
+        gone = [run for run in gone if not run.finishing and not run.finished]
         if not gone:
             return
         ids = set(map(id, gone))
         self._report_lost([run.job.id for run in gone])
+        waiting = set()
         for run in (*self._done, *self._other):
+            waiting.add(id(run))
             if id(run) in ids:
                 self._board.free(run.entry)
                 self._in_doubt.discard(run.job.id)
         self._done = [run for run in self._done if id(run) not in ids]
         self._other = [run for run in self._other if id(run) not in ids]
         if self.executor is not None:
-            self.executor.forget([run for run in gone if run.outcome is None])
+            self.executor.forget([run for run in gone if id(run) not in waiting])
 
     async def _pause(self, event: str, reason: str) -> None:
         self._failures += 1

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from supervisor.clock import to_ns
 from supervisor.db.jobs import ClaimedJob
-from supervisor.errors import UnknownKind
+from supervisor.errors import LeaseLost, UnknownKind
 from supervisor.handler import Handler, Job
 from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
@@ -241,6 +241,9 @@ class Executor:
             return Outcome.timed_out(timeout or 0.0)
         if run.cut == "drain":
             return Outcome("interrupted", reason="interrupted")
+        if isinstance(error, LeaseLost):
+            # Its transaction is undone. If only the session moved meanwhile, the job is still ours to put back.
+            return Outcome("interrupted", reason="lease_lost")
         return Outcome.from_exception(error)
 
     def _returned(self, run: Run) -> None:

@@ -35,6 +35,7 @@ class Run:
         "ended",
         "entry",
         "finished",
+        "finishing",
         "handler",
         "job",
         "lost",
@@ -42,6 +43,7 @@ class Run:
         "started",
         "task",
         "timer",
+        "unsure",
     )
 
     def __init__(self, job: ClaimedJob, entry: int) -> None:
@@ -61,6 +63,10 @@ class Run:
         """Its lease is gone: whatever it returns is dropped."""
         self.finished = False
         """Its handler's own transaction has acknowledged it."""
+        self.finishing = False
+        """Its handler's own transaction is about to."""
+        self.unsure = False
+        """It was told to, and whether it did is not known: the answer to the commit was lost."""
 
     def ack(self) -> Ack:
         """Its acknowledgement."""
@@ -105,7 +111,10 @@ class RunServices:
 
 
 class FinishingTransaction:
-    """A transaction on a pooled connection whose last statement acknowledges the job, fenced."""
+    """A transaction on a pooled connection whose last statement acknowledges the job, fenced.
+
+    LeaseLost where that did not count; whatever else went wrong, nothing of it is committed.
+    """
 
     def __init__(self, run: Run, desk: TransactionDesk) -> None:
         self._run = run
@@ -126,13 +135,20 @@ class FinishingTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        async with self._stack.pop_all() as stack:
-            if error is not None:
-                return bool(await stack.__aexit__(kind, error, trace))
-            desk, run = self._desk, self._run
-            if run.lost or not await finish(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
-                raise LeaseLost(run.job.id)
-        run.finished = True
+        desk, run = self._desk, self._run
+        acknowledged = False
+        run.finishing = error is None
+        try:
+            async with self._stack.pop_all() as stack:
+                if error is not None:
+                    return bool(await stack.__aexit__(kind, error, trace))
+                if run.lost or not await finish(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
+                    raise LeaseLost(run.job.id)
+                acknowledged = True
+            run.finished = True
+        finally:
+            run.finishing = False
+            run.unsure = acknowledged and not run.finished
         return None
 
     def __enter__(self) -> Any:
@@ -148,11 +164,18 @@ class FinishingTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        with self._stack.pop_all() as stack:
-            if error is not None:
-                return bool(stack.__exit__(kind, error, trace))
-            desk, run = self._desk, self._run
-            if run.lost or not finish_sync(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
-                raise LeaseLost(run.job.id)
-        run.finished = True
+        desk, run = self._desk, self._run
+        acknowledged = False
+        run.finishing = error is None
+        try:
+            with self._stack.pop_all() as stack:
+                if error is not None:
+                    return bool(stack.__exit__(kind, error, trace))
+                if run.lost or not finish_sync(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
+                    raise LeaseLost(run.job.id)
+                acknowledged = True
+            run.finished = True
+        finally:
+            run.finishing = False
+            run.unsure = acknowledged and not run.finished
         return None

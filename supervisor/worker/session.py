@@ -5,7 +5,8 @@
                      '--close------------------------> none: everything is accounted for
 
 Always true: ids are random 63-bit numbers, never used twice. The scoreboard names the session before
-the database does, so whoever recovers this worker can close it.
+the database does, so whoever recovers this worker can close it. When the answer to opening or moving is
+lost, the same is said again with the same id: no second session is left behind, and no job on it.
 
 Elsewhere: renewing it (parent/leases.py; orphan.py once the parent is gone).
 """
@@ -30,6 +31,7 @@ class Session:
         self._lease_s = lease_s
         self._board = board
         self._own_until = 0.0
+        self._coming = 0  # the id of a session that was asked for and not yet confirmed
         self.id = 0
         """The session's id; 0 while there is none."""
 
@@ -43,7 +45,7 @@ class Session:
 
     async def open(self) -> None:
         """Start a new session."""
-        new = secrets.randbits(63) or 1
+        new = self._coming = self._coming or secrets.randbits(63) or 1
         sent = time.monotonic()
         self._board.set_header(session=new, next_session=0)
         await self._link.call(
@@ -51,7 +53,7 @@ class Session:
                 conn, self._schema, session=new, parent=self._parent, name=self._name, lease_s=self._lease_s
             )
         )
-        self.id = new
+        self.id, self._coming = new, 0
         self.prolonged(sent)
 
     async def move(self, held: Sequence[tuple[int, int]]) -> set[int]:
@@ -59,7 +61,8 @@ class Session:
 
         What the old one holds besides, a claim whose answer was lost, is freed by a sweep.
         """
-        old, new = self.id, secrets.randbits(63) or 1
+        old, new = self.id, self._coming or secrets.randbits(63) or 1
+        self._coming = new
         sent = time.monotonic()
         self._board.set_header(next_session=new)
         moved = await self._link.call(
@@ -75,9 +78,13 @@ class Session:
             )
         )
         self._board.set_header(session=new, next_session=0)
-        self.id = new
+        self.id, self._coming = new, 0
         self.prolonged(sent)
         return moved
+
+    def lost(self) -> None:
+        """Others have closed it, and with it what it was moving to."""
+        self.id = self._coming = 0
 
     async def close(self) -> None:
         """End it."""

@@ -1,9 +1,15 @@
 -- open_session: start a worker incarnation's session. Ids are random 63-bit numbers made by the
 -- worker: a failover that loses the last seconds can never hand one out twice.
+--
+-- Sent again with the same id after a lost answer it prolongs what it opened; a session that was
+-- closed meanwhile stays closed.
 create or replace function {schema}.open_session(p_id bigint, p_parent bigint, p_name text, p_lease_s float8) returns void
 language sql as $fn$
-    insert into {schema}.session (id, parent, name, expires_at)
+    insert into {schema}.session as s (id, parent, name, expires_at)
     values (p_id, p_parent, p_name, clock_timestamp() + make_interval(secs => p_lease_s))
+        on conflict (id) do update
+       set expires_at = excluded.expires_at
+     where s.closed_at is null
 $fn$;
 
 -- renew: prolong the sessions of living workers, in one statement for all of a supervisor's.
@@ -36,22 +42,25 @@ $fn$;
 --
 -- A claim whose answer never arrived has leased jobs that the worker does not know of. The jobs it
 -- does know move to the new session; the old one ends, and a sweep frees what it still holds.
--- Params   ids, claims: the known jobs and their fencing tokens.
--- Returns  the ids moved. A missing one lost its lease.
+-- Params   ids, claims: the known jobs and their fencing tokens. Sent again with the same new id, after
+--          this one's own answer was lost, it returns the same.
+-- Returns  the ids held under the new session. A missing one lost its lease.
 create or replace function {schema}.move_session(p_old bigint, p_new bigint, p_parent bigint, p_name text, p_lease_s float8,
                                                  p_ids bigint[], p_claims bigint[]) returns setof bigint
 language plpgsql as $fn$
 begin
-    perform {schema}.open_session(p_new, p_parent, p_name, p_lease_s)
-      where not exists (select from {schema}.session s where s.id = p_new);
-    return query
+    perform {schema}.open_session(p_new, p_parent, p_name, p_lease_s);
     update {schema}.job j
        set lease = p_new
       from unnest(p_ids, p_claims) as held (id, claims)
      where j.id = held.id and j.lease = p_old and j.claims = held.claims
-       and exists (select from {schema}.session s where s.id = p_old and s.closed_at is null)
-    returning j.id;
+       and exists (select from {schema}.session s where s.id = p_old and s.closed_at is null);
     perform {schema}.close_session(p_old);
+    return query
+    select j.id
+      from unnest(p_ids, p_claims) as held (id, claims)
+      join {schema}.job j on j.id = held.id and j.lease = p_new and j.claims = held.claims
+     where exists (select from {schema}.session s where s.id = p_new and s.closed_at is null);
 end
 $fn$;
 
