@@ -1,35 +1,113 @@
-"""The commands, put together."""
+"""The commands, put together; and what surrounds each of them: its errors, its exit code, its secrets.
 
+Light on purpose: a command's own imports are inside it, so that `--help`, completion and a typing error
+answer at once.
+
+Always true: an expected failure is one line on stderr with its exit code (exits.py), never a traceback. An
+address given on the command line does not stay there, where `ps` shows it to everybody.
+"""
+
+import os
+import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from supervisor import exits
-from supervisor.cli.service import leave, serve
+from supervisor.cli.demo import demo
+from supervisor.cli.drain import drain
+from supervisor.cli.enqueue import enqueue
+from supervisor.cli.failures import report, report_fault, say
+from supervisor.cli.jobs import list_, show
+from supervisor.cli.orders import cancel, retry
+from supervisor.cli.run import migrate, run
+from supervisor.cli.status import status
 from supervisor.errors import SupervisorError
-from supervisor.settings import Settings
 
 app = typer.Typer(name="supervisor", no_args_is_help=True, pretty_exceptions_enable=False)
+jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look at jobs, retry and cancel them.")
+
+_ADDRESSES = {
+    "--database-url": "SUPERVISOR_DATABASE_URL",
+    "--listen-database-url": "SUPERVISOR_LISTEN_DATABASE_URL",
+}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from supervisor import __version__
+
+        typer.echo(f"pg-supervisor {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _root() -> None:
-    """Background jobs out of PostgreSQL."""
-
-
-@app.command()
-def run(
-    migrate: Annotated[bool, typer.Option("--migrate", help="Create or upgrade the schema first.")] = False,
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
-    """Run the service until SIGTERM."""
-    try:
-        code = serve(Settings.load(), migrate_first=migrate)
-    except SupervisorError as error:
-        typer.echo(f"supervisor: {error}", err=True)
-        code = exits.CONFIG
-    leave(code)
+    """Background jobs in PostgreSQL: they commit with your data, a supervisor runs them."""
+
+
+_commands: tuple[Callable[..., None], ...] = (run, migrate, enqueue, status, drain, demo)
+for _command in _commands:
+    app.command()(_command)
+_commands = (show, retry, cancel)
+jobs.command("list")(list_)
+for _command in _commands:
+    jobs.command()(_command)
+app.add_typer(jobs)
 
 
 def main() -> None:
     """The entry point."""
-    app()
+    _hide_addresses()
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = app(prog_name="supervisor", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else exits.OK
+    except TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help has been printed
+            return exits.USAGE
+        command = getattr(getattr(error, "ctx", None), "command_path", "supervisor")
+        say(f"{' '.join(error.format_message().split())} (see `{command} --help`)")
+        return exits.USAGE
+    except typer.Abort:
+        say("nothing was done")
+        return exits.FAILED
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `supervisor jobs list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return exits.OK
+    except SupervisorError as error:
+        return report(error)
+    except Exception:
+        return report_fault()
+
+
+def _hide_addresses() -> None:
+    """Move addresses from the command line into the environment, and begin anew without them."""
+    words, kept = sys.orig_argv[1:], []
+    start = len(words) - len(sys.argv[1:])
+    kept, rest, moved = words[:start], iter(words[start:]), {}
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if option in _ADDRESSES:
+            moved[_ADDRESSES[option]] = value if equals else next(rest, "")
+        else:
+            kept.append(word)
+    if not moved or not all(moved.values()):
+        return  # nothing there, or no value: the parser says so
+    environment = {**os.environ, **moved}
+    for name in moved:
+        environment.pop(f"{name}_FILE", None)  # a flag goes before it
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.orig_argv[0], *kept], environment)  # noqa: S606 - itself

@@ -140,7 +140,9 @@ class Filter:
 
 
 @contextmanager
-def connect(conninfo: str, schema: str, *, statement_timeout_s: float, connect_timeout_s: float) -> Iterator[Connection]:
+def connect(
+    conninfo: str, schema: str, *, statement_timeout_s: float, connect_timeout_s: float
+) -> Iterator[Connection]:
     """An autocommit connection for one command; what its statements raise leaves as a SupervisorError.
 
     Raises:
@@ -274,8 +276,6 @@ def retry(conn: Connection, schema: str, ids: Sequence[int]) -> tuple[list[int],
 
 
 def cancel(conn: Connection, schema: str, ids: Sequence[int]) -> dict[int, str]:
-    """Cancel jobs: `cancelled`, or `asked` where a handler is being told. A missing id was neither queued nor running."""
+    """What became of each: cancelled, or asked (a handler is being told). A missing id neither queued nor ran."""
     with conn.cursor(row_factory=tuple_row) as cur:
         return dict(cur.execute(statement("cancel_job", schema), {"ids": list(ids)}).fetchall())
-
-

@@ -1,0 +1,114 @@
+"""`supervisor enqueue`: one job from a shell."""
+
+import re
+import sys
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import typer
+
+from supervisor.cli.options import DatabaseUrl, Json, Schema
+
+_LENGTH = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_UNITS = (86400.0, 3600.0, 60.0, 1.0)
+
+
+def seconds(text: str) -> float:
+    """`90`, `10s`, `5m`, `1h30m`, `2d` as seconds; raises ValueError."""
+    match = _LENGTH.fullmatch(text.strip())
+    if not text.strip() or match is None:
+        raise ValueError("is not a length of time: write 90 (seconds), 10s, 5m, 1h30m or 2d")
+    return sum(float(part) * unit for part, unit in zip(match.groups(), _UNITS, strict=True) if part)
+
+
+def point(text: str) -> datetime:
+    """An ISO date and time as an aware datetime, local where no zone is given; raises ValueError."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("is not a time: write 2030-01-31T09:00:00+01:00, or without a zone for local time") from None
+    return at if at.utcoffset() is not None else at.astimezone()
+
+
+def header(text: str) -> tuple[str, str]:
+    """`key=value`; raises ValueError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError("is not key=value")
+    return key, value
+
+
+def enqueue(
+    kind: Annotated[str, typer.Argument(help="The handler's name, as in email.welcome.", show_default=False)],
+    payload: Annotated[
+        str, typer.Argument(metavar="[PAYLOAD-JSON]", help="Its arguments: a JSON object; - reads stdin.")
+    ] = "{}",
+    queue: Annotated[str, typer.Option(help="Queue.")] = "default",
+    priority: Annotated[int, typer.Option(help="-100 to 100, smaller runs sooner.")] = 0,
+    in_: Annotated[
+        str | None, typer.Option("--in", metavar="LENGTH", help="Run it later: 90, 10s, 5m, 1h30m, 2d.")
+    ] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Run it then: 2030-01-31T09:00:00+01:00.")] = None,
+    unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="Only one living job has this key.")] = None,
+    on_conflict: Annotated[Literal["skip", "replace", "raise"], typer.Option(help="When one has it.")] = "skip",
+    max_attempts: Annotated[int, typer.Option(help="Failures after which it is dead.")] = 20,
+    max_crashes: Annotated[int, typer.Option(help="Crashes after which it is dead.")] = 3,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="How long one run may take.  [default: the handler's]")
+    ] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", metavar="KEY=VALUE", help="Kept beside the payload; repeatable.")
+    ] = None,
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+    as_json: Json = False,
+) -> None:
+    """Add one job."""
+    from supervisor.cli import output
+    from supervisor.cli.service import connection, load
+    from supervisor.client import enqueue_many
+    from supervisor.db.operate import refusals
+    from supervisor.newjob import NewJob
+
+    options: dict[str, Any] = {}
+    for name, field, text, read in (
+        ("--in", "in_", in_, seconds),
+        ("--at", "run_at", at, point),
+        ("--timeout", "timeout", timeout, seconds),
+    ):
+        if text is not None:
+            options[field] = _read(name, text, read)
+    if headers:
+        options["headers"] = dict(_read("--header", text, header) for text in headers)
+    if payload == "-":
+        payload = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    # Checked before the database is asked: a typing error is told even when it is away.
+    job = NewJob(
+        kind,
+        payload,
+        queue=queue,
+        priority=priority,
+        max_attempts=max_attempts,
+        max_crashes=max_crashes,
+        unique_key=unique_key,
+        **options,
+    )
+    settings = load(database_url=database_url, schema=schema)
+    with connection(settings) as conn, refusals(settings.schema_), conn.transaction():
+        [added] = enqueue_many(conn, [job], on_conflict=on_conflict, schema=settings.schema_)
+    if as_json:
+        output.print_json({"id": added.id, "created": added.created, "kind": kind, "queue": queue})
+    elif added.created:
+        output.console().print(f"job {added.id} enqueued", style="green")
+    else:
+        what = "was replaced if it had not started" if on_conflict == "replace" else "stands for it; nothing was added"
+        output.console().print(f"job {added.id} holds the unique key and {what}", style="yellow")
+
+
+def _read(name: str, text: str, read: Any) -> Any:
+    from supervisor.errors import InvalidJob
+
+    try:
+        return read(text)
+    except (ValueError, OverflowError) as error:
+        raise InvalidJob(name, str(error)) from None

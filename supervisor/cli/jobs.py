@@ -1,0 +1,174 @@
+"""`supervisor jobs list` and `show`: look at jobs, whatever has become of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from supervisor.cli.options import DatabaseUrl, Json, KindFilter, QueueFilter, Schema
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from supervisor.db.operate import Filter
+
+STATUSES = ("queued", "running", "done", "dead", "cancelled")
+
+
+def chosen(words: list[str] | None, allowed: tuple[str, ...], queue: str | None, kind: str | None) -> Filter:
+    """The filter of a command's options; `scheduled` stands for the queued ones that are due later."""
+    from supervisor.db.operate import Filter
+    from supervisor.errors import InvalidJob
+    from supervisor.payload import check_name
+
+    known = (*allowed, "scheduled") if "queued" in allowed else allowed
+    found = [word.strip().lower() for text in words or () for word in text.split(",")]
+    for word in found:
+        if word not in known:
+            raise InvalidJob("--status", f"must be of {', '.join(known)}")
+    if "scheduled" in found and len(set(found)) > 1:
+        raise InvalidJob("--status", "scheduled stands alone")
+    if queue is not None:
+        check_name("--queue", queue)
+    if kind is not None:
+        check_name("--kind", kind)
+    scheduled = True if "scheduled" in found else None
+    return Filter(("queued",) if scheduled else tuple(found) or allowed, queue, kind, scheduled)
+
+
+def list_(
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", "-s", help=f"{', '.join(STATUSES)} or scheduled; repeatable.", show_default=False),
+    ] = None,
+    queue: QueueFilter = None,
+    kind: KindFilter = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Jobs on the page.")] = 20,
+    before: Annotated[
+        int | None, typer.Option(metavar="ID", help="The page after this one: only lower ids.", show_default=False)
+    ] = None,
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs, latest first."""
+    from supervisor.cli import output
+    from supervisor.cli.service import connection, load
+    from supervisor.db import operate
+
+    wanted = chosen(status, STATUSES, queue, kind)
+    settings = load(database_url=database_url, schema=schema)
+    with connection(settings) as conn:
+        rows = operate.list_jobs(conn, settings.schema_, wanted, before=before, limit=limit)
+    following = rows[-1].id if len(rows) == limit else None
+    if as_json:
+        output.print_json({"jobs": [asdict(row) for row in rows], "next_before": following})
+        return
+    out = output.console()
+    if not rows:
+        out.print("no such jobs", style="dim")
+        return
+    columns = ("id", "status", "queue", "kind", "prio", "tries", "crashes", "when", "error")
+    table = output.table("", columns, right=("id", "prio", "tries", "crashes"), fold=("error",))
+    table.title = None
+    for row in rows:
+        when = row.finished_at or (row.started_at if row.status == "running" else row.run_at)
+        word = "due " if row.status == "queued" else "since " if row.status == "running" else ""
+        why = output.first_line(row.last_error, 120)
+        if row.reason and row.status == "dead":
+            why = f"{row.reason}: {why}" if why else row.reason
+        table.add_row(
+            str(row.id),
+            output.status_cell(row.status),
+            output.cell(row.queue),
+            output.cell(row.kind),
+            str(row.priority),
+            f"{row.attempts}/{row.max_attempts}",
+            str(row.crashes),
+            word + output.ago(when),
+            output.cell(why or ""),
+        )
+    out.print(table)
+    if following is not None:
+        out.print(f"more: --before {following}", style="dim")
+
+
+def show(
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="The job.", show_default=False)],
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+    as_json: Json = False,
+) -> None:
+    """Show everything that is known of one job: payload, times, the errors of its attempts."""
+    from supervisor.cli import output
+    from supervisor.cli.failures import CommandFailed
+    from supervisor.cli.service import connection, load
+    from supervisor.db import operate
+
+    settings = load(database_url=database_url, schema=schema)
+    with connection(settings) as conn:
+        row = operate.show_job(conn, settings.schema_, job_id)
+    if row is None:
+        raise CommandFailed(
+            f"job {job_id} is not in schema {settings.schema_!r}: it never was, or it is past "
+            "SUPERVISOR_KEEP_HISTORY_DAYS (done) or SUPERVISOR_KEEP_DEAD_DAYS (dead)"
+        )
+    if as_json:
+        output.print_json(row)
+        return
+    _show(output.console(), row)
+
+
+_TIMES = ("created_at", "run_at", "started_at", "finished_at", "cancel_at", "locked_until")
+
+
+def _show(out: Console, row: dict[str, Any]) -> None:
+    import json
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from supervisor.cli import output
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    why = f" ({output.clean(row['reason'])})" if row["reason"] else ""
+    grid.add_row("job", Text.assemble((str(row["id"]), "bold"), "  ", output.status_cell(row["status"]), why))
+    grid.add_row("kind", output.cell(row["kind"], "bold"))
+    grid.add_row("queue", Text(f"{output.clean(row['queue'])}, priority {row['priority']}"))
+    grid.add_row("attempts", f"{row['attempts']} of {row['max_attempts']}")
+    crashes = f"{row['crashes']} of {row['max_crashes']}"
+    grid.add_row("crashes", crashes + (", suspect: runs alone next" if row["suspect"] else ""))
+    for name in ("unique_key", "locked_by"):
+        if row[name]:
+            grid.add_row(name.replace("_", " "), output.cell(row[name]))
+    if row["timeout_s"] is not None:
+        grid.add_row("timeout", output.length(row["timeout_s"]))
+    for name in _TIMES:
+        if row[name] is not None:
+            said = row[name].astimezone().isoformat(" ", "milliseconds")
+            grid.add_row(name.removesuffix("_at").replace("_", " "), f"{said}  ({output.ago(row[name])})")
+    for name in ("payload", "headers"):
+        if row[name] is None:
+            grid.add_row(name, Text("not kept (SUPERVISOR_KEEP_PAYLOAD)", style="dim"))
+        elif row[name] or name == "payload":
+            lines = json.dumps(row[name], ensure_ascii=False, indent=2).splitlines()
+            grid.add_row(name, Text("\n".join(map(output.clean, lines))))
+    out.print(grid)
+    errors = row["errors"] or []
+    if errors:
+        table = output.table("Errors, oldest first", ("at", "event", "attempt", "error"), fold=("error",))
+        for error in errors:
+            lines = str(error.get("error") or "").strip().splitlines()
+            table.add_row(
+                output.cell(str(error.get("at"))[:23]),
+                output.cell(error.get("event")),
+                output.cell(error.get("attempt")),
+                Text("\n".join(map(output.clean, lines))),
+            )
+        out.print(table)
+    elif row["last_error"]:
+        out.print(Text("last error: " + output.clean(row["last_error"].strip())))

@@ -1,0 +1,104 @@
+"""`supervisor run` and `supervisor migrate`."""
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from supervisor.cli.options import DatabaseUrl, Json, RunDir, Schema
+
+_LEVELS = "debug, info, warning or error"
+
+
+def run(
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+    handlers: Annotated[
+        str | None, typer.Option(metavar="MODULES", help="Modules with handlers.  [default: handlers]")
+    ] = None,
+    queues: Annotated[
+        str | None, typer.Option(metavar="QUEUES", help="As in critical*4,default*2,bulk.  [default: *, all]")
+    ] = None,
+    processes: Annotated[int | None, typer.Option("--processes", "-p", help="Workers.  [default: the CPUs]")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", help="Jobs a worker runs at once.  [default: 10]")
+    ] = None,
+    prefetch: Annotated[int | None, typer.Option(help="Jobs a worker claims beyond those.  [default: 10]")] = None,
+    lease_s: Annotated[float | None, typer.Option(help="Lease of a worker's jobs.  [default: 30]")] = None,
+    drain_timeout_s: Annotated[
+        float | None, typer.Option(help="How long running jobs may go on after SIGTERM.  [default: 25]")
+    ] = None,
+    health_port: Annotated[
+        str | None, typer.Option(metavar="PORT", help="Of /metrics, /livez, /readyz; off, auto.  [default: 9090]")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Label of this service.  [default: the host's name]")] = None,
+    run_dir: RunDir = None,
+    log_format: Annotated[str | None, typer.Option(help="console or json.  [default: by the terminal]")] = None,
+    log_level: Annotated[str | None, typer.Option(help=f"{_LEVELS}.  [default: info]")] = None,
+    migrate: Annotated[bool, typer.Option("--migrate", help="Create or upgrade the schema first.")] = False,
+) -> None:
+    """Run the service until SIGTERM. Every setting is also a variable SUPERVISOR_...: see docs/settings.md."""
+    from supervisor import exits
+    from supervisor.cli.failures import report, report_fault
+    from supervisor.cli.service import leave, load, serve
+    from supervisor.errors import SupervisorError
+
+    code: int = exits.SOFTWARE
+    try:
+        settings = load(
+            database_url=database_url,
+            schema=schema,
+            handlers=handlers,
+            queues=queues,
+            processes=processes,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease_s=lease_s,
+            drain_timeout_s=drain_timeout_s,
+            health_port=health_port,
+            name=name,
+            run_dir=run_dir,
+            log_format=log_format,
+            log_level=log_level,
+        )
+        code = serve(settings, migrate_first=migrate)
+    except SupervisorError as error:
+        code = report(error)
+    except Exception:
+        code = report_fault()
+    leave(code)
+
+
+def migrate(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Json = False) -> None:
+    """Create the schema, or upgrade it to this release."""
+    from supervisor.cli import output
+    from supervisor.cli.service import database, load
+    from supervisor.db.migrate import migrate as apply
+    from supervisor.db.operate import refusals
+
+    settings = load(database_url=database_url, schema=schema)
+    screen = output.console(stderr=True)
+    waiting = screen.status(f"migrating schema {settings.schema_}") if screen.is_terminal else nullcontext()
+    with database(settings, migrated=False) as url, waiting, refusals(settings.schema_):
+        report = apply(url, settings.schema_)
+    if as_json:
+        output.print_json(
+            {
+                "schema": report.schema,
+                "version_before": report.before,
+                "version": report.after,
+                "applied": list(report.applied),
+                "functions_installed": report.functions_installed,
+            }
+        )
+        return
+    out = output.console()
+    for script in report.applied:
+        out.print(f"applied   {script}", style="green")
+    if report.functions_installed:
+        out.print("installed functions")
+    if report.before == report.after:
+        changed = "functions renewed" if report.functions_installed else "nothing to do"
+        out.print(f"schema {report.schema} is at version {report.after}: {changed}")
+    else:
+        out.print(f"schema {report.schema} went from version {report.before} to {report.after}")

@@ -1,0 +1,38 @@
+"""The whole demo: a fresh schema, the service, five steps, the report."""
+
+import time
+
+from rich.console import Console
+
+from supervisor.db.lab import lab_database
+from supervisor.demo.figures import Report
+from supervisor.demo.process import DemoFailed, LabService
+from supervisor.demo.screen import Screen, show_report
+from supervisor.demo.steps import SETTINGS, Lab
+
+
+def run_lab(database_url: str, console: Console) -> Report:
+    """Run the demo on the database at *database_url*, and show it on *console*.
+
+    Raises:
+        SupervisorError: it could not begin. What goes wrong later is the report's `failure`.
+    """
+    report = Report()
+    began = time.monotonic()
+    with lab_database(database_url) as db:
+        service = LabService(
+            {**SETTINGS, "database_url": database_url, "lab_database_url": db.calls_conninfo},
+        )
+        try:
+            with Screen(console) as screen:
+                lab = Lab(db, service, screen, report)
+                for number, step in enumerate((lab.start, lab.enqueue, lab.clear, lab.look, lab.die, lab.stop)):
+                    screen.begin(number)
+                    step()
+        except DemoFailed as error:
+            report.failure = str(error)
+        finally:
+            service.close()
+        report.seconds = time.monotonic() - began
+    show_report(console, report)
+    return report
