@@ -61,6 +61,7 @@ class Fleet:
         link: the connection that recoveries use.
         on_ready: called with a worker that became ready.
         on_hungry, on_more: as the worker says them.
+        on_due: called with the seconds until a recovered job is due again.
         on_fatal: called with what makes running on pointless: handlers that do not import.
     """
 
@@ -75,6 +76,7 @@ class Fleet:
         on_ready: Callable[[Child], None],
         on_hungry: Callable[[Child, float | None], None],
         on_more: Callable[[Child], None],
+        on_due: Callable[[float], None],
         on_fatal: Callable[[HandlersFailed], None],
     ) -> None:
         self._settings = settings
@@ -85,6 +87,7 @@ class Fleet:
         self._on_ready = on_ready
         self._on_hungry = on_hungry
         self._on_more = on_more
+        self._on_due = on_due
         self._on_fatal = on_fatal
         self._entries = 2 * (settings.concurrency + settings.prefetch) + settings.max_unacked + _BOARD_SLACK
         self._children: dict[int, Child] = {}
@@ -268,8 +271,8 @@ class Fleet:
         settlements = judge(board, death, base_s=settings.retry_base_s, cap_s=settings.retry_cap_s)
         sessions = [session for session in (board.session, board.next_session) if session]
 
-        async def apply(conn: Connection) -> tuple[int, bool]:
-            moved = 0
+        async def apply(conn: Connection) -> tuple[list[jobs.Settled], bool]:
+            moved = []
             # Locks them against the reaper too: it charges crashes, and we know better.
             live = await jobs.renew(conn, settings.schema_, sessions=sessions, lease_s=settings.lease_s)
             for session in sessions:
@@ -282,7 +285,7 @@ class Fleet:
                         keep=keep_level(settings),
                         unknown_limit_s=settings.unknown_kind_limit_s,
                     )
-                    moved += len(settled)
+                    moved += settled
                 await jobs.close_session(conn, settings.schema_, session=session)
             return moved, bool(live)
 
@@ -298,17 +301,20 @@ class Fleet:
                     pause = min(2.0, pause * 2)
             if settlements and not live:
                 # Others took the session for dead before we could say what became of these.
-                metrics().leases_lost.inc(len(settlements) - moved)
+                metrics().leases_lost.inc(len(settlements) - len(moved))
+            for item in moved:
+                if item.due_in_s is not None and item.due_in_s > 0:
+                    self._on_due(item.due_in_s)
             if settlements:
                 events: dict[str, int] = {}
-                for item in settlements:
-                    events[item.outcome.event] = events.get(item.outcome.event, 0) + 1
+                for verdict in settlements:
+                    events[verdict.outcome.event] = events.get(verdict.outcome.event, 0) + 1
                 log.warning(
                     "worker.recovered",
                     slot=child.slot,
                     pid=child.pid,
                     jobs=len(settlements),
-                    applied=moved,
+                    applied=len(moved),
                     charged_job=culprit(settlements),
                     took_ms=round((time.monotonic() - started) * 1000, 1),
                     **events,

@@ -115,6 +115,7 @@ class Parent:
             on_ready=self._worker_ready,
             on_hungry=self._worker_hungry,
             on_more=self._waker.more,
+            on_due=self._waker.due_in,
             on_fatal=self._stop_for,
         )
         self._leases = Leases(self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed)

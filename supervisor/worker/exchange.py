@@ -289,6 +289,10 @@ class Exchange:
                 raise
             await self._settle_refused(batch, error)
             return
+        if any(item.due_in_s is not None and item.due_in_s > 0 for item in settled):
+            self._want = (
+                True  # nobody is notified of a retry: the next claim that comes back short tells when it is due
+            )
         answered = {item.id for item in settled}
         lost = [run.job.id for run in batch if run.job.id not in answered]
         if lost:

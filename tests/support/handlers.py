@@ -7,6 +7,7 @@ before anything that may not end, `done` at the end.
 
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -131,11 +132,53 @@ async def segv(job: Job) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+@handler("t.segv_read")
+async def segv_read(job: Job) -> None:
+    """Read address 0, as a broken extension does."""
+    record(job, "start")
+    ctypes.string_at(0)
+
+
+@handler("t.segv_read_sync")
+def segv_read_sync(job: Job) -> None:
+    """The same in a thread."""
+    record(job, "start")
+    ctypes.string_at(0)
+
+
 @handler("t.exit")
 async def exit_now(job: Job, code: int = 7) -> None:
     """End the process without a word, as a C library may."""
     record(job, "start")
     os._exit(code)
+
+
+@handler("t.exit_sync")
+def exit_now_sync(job: Job, code: int = 7) -> None:
+    """The same in a thread."""
+    record(job, "start")
+    os._exit(code)
+
+
+@handler("t.allocate")
+async def allocate(job: Job, seconds: float) -> None:
+    """Make and drop many objects, so that the garbage collector finds whatever a fork left behind."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        kept = [[{"number": number} for number in range(200)] for _ in range(50)]
+        kept[0].append({"cycle": kept})  # type: ignore[dict-item]
+        del kept
+        gc.collect()
+        await asyncio.sleep(0)
+    record(job, "done")
+
+
+@handler("t.stubborn_sync")
+def stubborn_sync(job: Job, seconds: float) -> None:
+    """Run for its time in a thread and never look whether it was told to stop."""
+    record(job, "start")
+    time.sleep(seconds)
+    record(job, "done")
 
 
 @handler("t.block")

@@ -24,7 +24,9 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -214,6 +216,32 @@ class Service:
         """Return the workers' pids when *count* of them are ready."""
         wait_until(lambda: len(self.worker_pids()) == count, deadline_s, f"{count} workers are ready")
         return self.worker_pids()
+
+    # -- health -------------------------------------------------------------------------
+
+    @property
+    def health_port(self) -> int:
+        """The port it chose; start it with health_port="auto"."""
+        return int(self.wait_event("supervisor.ready")["health_port"])
+
+    def get(self, path: str, timeout_s: float = 5.0) -> tuple[int, str]:
+        """Ask its health server; the status and the page."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=timeout_s) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels, from its page; 0 without any."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        total = 0.0
+        for line in self.get("/metrics")[1].splitlines():
+            head, _, value = line.rpartition(" ")
+            if head.partition("{")[0] == name and all(label in head for label in wanted):
+                total += float(value)
+        return total
 
     # -- log ----------------------------------------------------------------------------
 
