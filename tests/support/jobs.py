@@ -6,7 +6,9 @@ from typing import Any
 from tests.support.database import Database
 
 
-def enqueue(db: Database, kind: str, payload: dict[str, Any] | None = None, count: int = 1, **options: Any) -> list[int]:
+def enqueue(
+    db: Database, kind: str, payload: dict[str, Any] | None = None, count: int = 1, **options: Any
+) -> list[int]:
     """Add *count* equal jobs in one statement; their ids."""
     job = {"kind": kind, "payload": payload or {}, **options}
     return enqueue_all(db, [job] * count)
