@@ -17,7 +17,6 @@ Elsewhere: the pages (wire/board.py); what the events do (functions/060_settle.s
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from supervisor.db.jobs import Settlement
 from supervisor.outcome import Outcome
@@ -38,9 +37,6 @@ class Death:
     caused: str | None = None
 
 
-_INTERRUPTED: Final = Outcome("interrupted", reason="interrupted")
-
-
 def judge(board: Snapshot, death: Death, *, base_s: float, cap_s: float) -> list[Settlement]:
     """One settlement for each job that the worker held."""
     started = [entry for entry in board.entries if entry.phase is Phase.STARTED]
@@ -57,7 +53,7 @@ def _outcome(entry: Entry, started: list[Entry], death: Death) -> Outcome:
     if entry.killed:
         return Outcome("failed", f"timeout: did not stop when told to; {death.why}", None, "timeout")
     if death.caused is not None:
-        return _INTERRUPTED
+        return Outcome("interrupted", f"interrupted ({death.caused}): {death.why}", reason="interrupted")
     if len(started) == 1:
         return Outcome("crashed", f"its worker died while running it: {death.why}", None, "crash")
     others = ", ".join(str(other.job_id) for other in started if other is not entry)[:200]

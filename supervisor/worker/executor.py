@@ -240,7 +240,7 @@ class Executor:
             timeout = run.job.timeout_s if run.job.timeout_s is not None else run.handler and run.handler.timeout
             return Outcome.timed_out(timeout or 0.0)
         if run.cut == "drain":
-            return Outcome("interrupted", reason="interrupted")
+            return Outcome("interrupted", "interrupted: told to stop before its worker left", reason="interrupted")
         if isinstance(error, LeaseLost):
             # Its transaction is undone. If only the session moved meanwhile, the job is still ours to put back.
             return Outcome("interrupted", reason="lease_lost")

@@ -62,12 +62,14 @@ begin
              using unnest(p_ids, p_claims, p_took) as held (id, claims, took)
              where j.id = held.id and j.lease = p_session and j.claims = held.claims
             returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
-                      j.queue, j.kind, j.unique_key, j.last_error, j.payload, j.headers, held.took),
+                      j.queue, j.kind, j.unique_key, j.last_error, j.errors, j.payload, j.headers,
+                      held.took),
         kept as (
             insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
-                                          max_crashes, priority, queue, kind, unique_key, last_error, payload, headers)
+                                          max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
             select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
                    g.crashes, g.max_crashes, g.priority, g.queue, g.kind, g.unique_key, g.last_error,
+                   nullif(g.errors, '[]'),
                    case when p_keep > 1 then g.payload end, case when p_keep > 1 then g.headers end
               from gone g
              where p_keep > 0)

@@ -71,7 +71,8 @@ begin
            last_error = case when p_error is null then p_job.last_error else left(p_error, 10000) end,
            errors = case when p_error is null then p_job.errors
                          else case when jsonb_array_length(p_job.errors) >= 10 then p_job.errors - 0 else p_job.errors end
-                              || jsonb_build_object('at', v_now, 'event', p_event, 'attempt', p_job.attempts, 'error', left(p_error, 2000))
+                              || jsonb_build_object('at', v_now, 'event', p_event, 'attempt', p_job.attempts, 'claims', p_job.claims,
+                                                    'error', left(p_error, 2000))
                     end
      where j.id = p_job.id;
     if v_dead is null then
@@ -127,10 +128,11 @@ begin
         if r.event = 'done' then
             with gone as (delete from {schema}.job j where j.id = r.id)
             insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
-                                          max_crashes, priority, queue, kind, unique_key, last_error, payload, headers)
+                                          max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
             select v_job.id, clock_timestamp(), v_job.started_at, v_job.run_at, v_job.created_at, v_job.claims, v_job.attempts,
                    v_job.max_attempts, v_job.crashes, v_job.max_crashes, v_job.priority, v_job.queue, v_job.kind, v_job.unique_key,
-                   v_job.last_error, case when p_keep > 1 then v_job.payload end, case when p_keep > 1 then v_job.headers end
+                   v_job.last_error, nullif(v_job.errors, '[]'), case when p_keep > 1 then v_job.payload end,
+                   case when p_keep > 1 then v_job.headers end
              where p_keep > 0;
             status := 'done';
         else

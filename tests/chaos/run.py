@@ -1,0 +1,94 @@
+"""One chaos run: load and faults side by side, then calm, then the checker."""
+
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos import faults
+from tests.chaos.checker import Verdict, check
+from tests.chaos.load import Enqueuer
+from tests.chaos.world import World
+from tests.support import proc
+from tests.support.servers import Servers
+
+PRODUCERS = 4
+CALM_DEADLINE_S = 120.0
+
+
+@dataclass
+class Report:
+    """What was done and what came of it."""
+
+    seed: int
+    verdict: Verdict
+    record: list[dict[str, Any]] = field(default_factory=list)
+    log_tail: str = ""
+
+    def kinds(self) -> Counter[str]:
+        return Counter(entry["fault"] for entry in self.record)
+
+    def text(self) -> str:
+        kinds = self.kinds()
+        lines = [
+            f"seed {self.seed}: {sum(kinds.values())} faults of {len(kinds)} kinds",
+            "  " + ", ".join(f"{name} {count}" for name, count in kinds.most_common()),
+            self.verdict.table(),
+            "verdict: " + ("CLEAN" if self.verdict.clean else "NOT CLEAN"),
+        ]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"seed": self.seed, "clean": self.verdict.clean, "faults": self.kinds(), **self.verdict.__dict__}
+
+
+def run(
+    *, seed: int, seconds: float, per_s: float = 100.0, only: str = "", version: str = "18", pause_s: float = 1.5
+) -> Report:
+    """Run chaos for *seconds*, wait for calm, and judge."""
+    proc.adopt_orphans()
+    rng = random.Random(seed)
+    names = set(only.split(",")) if only else set(faults.FAULTS)
+    servers = Servers()
+    try:
+        world = World(servers.get(version), nodes=2, processes=2, concurrency=4, lease_s=3.0)
+        producers = [
+            Enqueuer(world.db.conninfo, rng.randrange(2**31), per_s / PRODUCERS, poison=0.001) for _ in range(PRODUCERS)
+        ]
+        for producer in producers:
+            producer.start()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            name, does = faults.pick(rng)
+            pause = rng.uniform(0.2, 1.0) * pause_s
+            if name in names:
+                does(world, rng)
+                world.revive(rng)
+                time.sleep(pause)
+        world.calm()
+        world.revive(rng)
+        for producer in producers:
+            producer.stop()
+        for producer in producers:
+            producer.join(20)
+        _wait_for_calm(world)
+        verdict = check(world.db)
+        services = world.close()
+        tail = "" if verdict.clean else "\n".join(service.tail(60) for service in services[-2:])
+        return Report(seed, verdict, world.record, tail)
+    finally:
+        servers.close()
+
+
+def _wait_for_calm(world: World) -> None:
+    deadline = time.monotonic() + CALM_DEADLINE_S
+    left = -1
+    while time.monotonic() < deadline:
+        world.revive(random.Random(0))
+        left = world.db.value("select count(*)::int from supervisor.job")
+        if left == 0:
+            return
+        time.sleep(0.2)
+    print(f"chaos: {left} jobs left after {CALM_DEADLINE_S:g} s of calm", file=sys.stderr)
