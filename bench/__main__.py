@@ -1,0 +1,35 @@
+"""`python -m bench NAME [options]`."""
+
+import argparse
+import json
+import sys
+
+from bench import drain
+from bench.report import Bench
+
+BENCHES: dict[str, Bench] = {"drain": drain}
+
+
+def main() -> int:
+    """Run one bench; 0 if it could measure."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the service on a server of its own.")
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, bench in BENCHES.items():
+        one = names.add_parser(name, help=bench.HELP, description=bench.HELP)
+        one.add_argument("--json", action="store_true", help="print all figures as JSON, and nothing else")
+        bench.arguments(one)
+    options = parser.parse_args()
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    report = BENCHES[options.name].run(options, say)
+    if options.json:
+        print(json.dumps({"bench": options.name, **report.figures, "line": report.line}, indent=2))
+    else:
+        print(f"\n{report.line}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,58 @@
+"""The benches run and their figures make sense; how fast anything is, is not judged here."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(*words: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *words],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory that the server's user can pass through."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if str(directory).startswith("/tmp/") and directory.stat().st_uid == os.geteuid():
+            directory.chmod(directory.stat().st_mode | 0o111)
+    return tmp_path
+
+
+def test_drain_measures_the_service_and_plain_sql(place: Path) -> None:
+    size = ("--jobs", "400", "--rounds", "2", "--processes", "2", "--concurrency", "5", "--prefetch", "15")
+    done = bench("drain", "--json", *size, tmp_path=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+
+    assert found["bench"] == "drain"
+    assert found["postgresql"]["fsync"] == found["postgresql"]["synchronous_commit"] == "on"
+    assert found["machine"]["cores"] >= 1
+    assert found["machine"]["cpu"]
+    assert found["settings"] == {"processes": 2, "concurrency": 5, "prefetch": 15, "jobs": 400}
+    assert len(found["rounds"]) == 2
+    for one in found["rounds"]:
+        assert one["service"]["jobs"] == one["plain"]["jobs"] == 400
+        assert 0 < one["service"]["seconds"] <= one["service"]["wall_s"]
+        assert one["plain"]["seconds"] > 0
+        assert one["service"]["row_bytes"] == pytest.approx(one["plain"]["row_bytes"], rel=0.15)
+        assert set(one["service"]["cpu_us"]) == {"workers", "parent", "server"}
+    for figure in (found["service"]["jobs_per_s"], found["plain"]["jobs_per_s"], found["ratio"]):
+        assert 0 < figure["low"] <= figure["median"] <= figure["high"]
+    assert found["line"].startswith("drain: ")
+    assert "x plain SQL by pgbench (2 workers, no-op jobs, history on, up to 20 jobs a claim;" in found["line"]
+    assert list(place.glob("bench-*")) == [], "its server's and services' files are gone"
+
+
+def test_an_unknown_bench_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    done = bench("fly", tmp_path=tmp_path)
+    assert done.returncode == 2
+    assert "drain" in done.stderr
