@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 picks the interpreter .venv is made with.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check lock clean
+.PHONY: help demo run test check chaos lock clean
 export PYTHON
 ARGS ?=
 
@@ -11,6 +11,7 @@ help: ## Show this list
 	@echo "make run     start the service; SUPERVISOR_DATABASE_URL names the database, else the embedded one"
 	@echo "make test    run the tests on real PostgreSQL servers (15 from the system; 16 and 18 are brought along)"
 	@echo "make check   ruff, mypy --strict, import contracts"
+	@echo "make chaos   half an hour of faults under load, and the verdict; ARGS='--seconds 60 --seed 7' for less"
 	@echo "make lock    write constraints.txt anew"
 	@echo "make clean   remove .venv and caches"
 	@echo "More words go in ARGS: make demo ARGS=--json   make test ARGS='-k drain'"
@@ -33,6 +34,10 @@ check:
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+chaos:
+	@sh scripts/venv.sh dev
+	@.venv/bin/python -m tests.chaos --seconds 1800 --pause-s 0.4 --per-s 130 $(ARGS)
 
 lock:
 	@sh scripts/lock.sh

@@ -24,6 +24,7 @@ from supervisor.cli.jobs import list_, show
 from supervisor.cli.orders import cancel, retry
 from supervisor.cli.run import migrate, run
 from supervisor.cli.status import status
+from supervisor.dsn import mask
 from supervisor.errors import SupervisorError
 
 app = typer.Typer(name="supervisor", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -77,7 +78,8 @@ def _run() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # the help has been printed
             return exits.USAGE
         command = getattr(getattr(error, "ctx", None), "command_path", "supervisor")
-        say(f"{' '.join(error.format_message().split())} (see `{command} --help`)")
+        text = " ".join(error.format_message().replace("Value error, ", "").split())
+        say(f"{mask(text)} (see `{command} --help`)")
         return exits.USAGE
     except typer.Abort:
         say("nothing was done")

@@ -13,8 +13,11 @@ def demo(database_url: DatabaseUrl = None, as_json: Json = False) -> None:
     from supervisor.demo.lab import run_lab
 
     settings = load(database_url=database_url)
+    screen = output.console(stderr=as_json)
+    where = "a fresh schema of your database" if settings.database_url else "the embedded PostgreSQL"
+    screen.print(f"The life of 500 jobs through the real service, on {where}", style="bold")
     with database(settings, migrated=False) as url:
-        report = run_lab(url, output.console(stderr=as_json))
+        report = run_lab(url, screen)
     if as_json:
         output.print_json(report.document())
     if not report.ok:

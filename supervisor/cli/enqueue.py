@@ -106,9 +106,9 @@ def enqueue(
 
 
 def _read(name: str, text: str, read: Any) -> Any:
-    from supervisor.errors import InvalidJob
+    from supervisor.cli.failures import wrong_use
 
     try:
         return read(text)
     except (ValueError, OverflowError) as error:
-        raise InvalidJob(name, str(error)) from None
+        raise wrong_use(name, str(error)) from None

@@ -35,6 +35,11 @@ class CommandFailed(SupervisorError):
         return self.text
 
 
+def wrong_use(what: str, why: str) -> CommandFailed:
+    """The error for an option or argument that cannot be used."""
+    return CommandFailed(f"{what} {why}", exits.USAGE)
+
+
 _CODES: dict[type[SupervisorError], int] = {
     DatabaseUnavailable: exits.UNAVAILABLE,
     InvalidJob: exits.USAGE,

@@ -19,17 +19,17 @@ STATUSES = ("queued", "running", "done", "dead", "cancelled")
 
 def chosen(words: list[str] | None, allowed: tuple[str, ...], queue: str | None, kind: str | None) -> Filter:
     """The filter of a command's options; `scheduled` stands for the queued ones that are due later."""
+    from supervisor.cli.failures import wrong_use
     from supervisor.db.operate import Filter
-    from supervisor.errors import InvalidJob
     from supervisor.payload import check_name
 
     known = (*allowed, "scheduled") if "queued" in allowed else allowed
     found = [word.strip().lower() for text in words or () for word in text.split(",")]
     for word in found:
         if word not in known:
-            raise InvalidJob("--status", f"must be of {', '.join(known)}")
+            raise wrong_use("--status", f"must be of {', '.join(known)}")
     if "scheduled" in found and len(set(found)) > 1:
-        raise InvalidJob("--status", "scheduled stands alone")
+        raise wrong_use("--status", "scheduled stands alone")
     if queue is not None:
         check_name("--queue", queue)
     if kind is not None:

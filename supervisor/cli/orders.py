@@ -109,11 +109,11 @@ def cancel(
 def _wanted(
     ids: list[int] | None, status: list[str] | None, allowed: tuple[str, ...], queue: str | None, kind: str | None
 ) -> Filter | None:
-    from supervisor.errors import InvalidJob
+    from supervisor.cli.failures import wrong_use
 
     filtered = bool(status) or queue is not None or kind is not None
     if filtered == bool(ids):
-        raise InvalidJob("ID", "name jobs by their ids, or a filter of --status, --queue and --kind; one of the two")
+        raise wrong_use("[ID]...", "or a filter of --status, --queue and --kind is needed: one of the two")
     return chosen(status, allowed, queue, kind) if filtered else None
 
 
@@ -133,6 +133,7 @@ def _order(what: str, settings: Settings, ids: list[int] | None, wanted: Filter 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from supervisor.cli import output
+    from supervisor.cli.failures import say
     from supervisor.cli.service import connection
     from supervisor.db import operate
 
@@ -151,16 +152,21 @@ def _order(what: str, settings: Settings, ids: list[int] | None, wanted: Filter 
             )
             total = found if found <= COUNTED else None
             if found and not yes:
-                _ask(what, output.count(found, total is None))
+                _ask(what, output.count(min(found, COUNTED), total is None))
             batches = _pages(conn, settings.schema_, wanted, what == "cancel", upto)
         screen = output.console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         shown = screen.is_terminal and (total is None or total > BATCH)
         with Progress(*columns, console=screen, transient=True, disable=not shown) as progress:
             bar = progress.add_task(what, total=total)
-            for batch in batches:
-                _apply(what, conn, settings.schema_, batch, tally, by_id=wanted is None)
-                progress.advance(bar, len(batch))
+            try:
+                for batch in batches:
+                    _apply(what, conn, settings.schema_, batch, tally, by_id=wanted is None)
+                    progress.advance(bar, len(batch))
+            except BaseException:
+                progress.stop()
+                say(f"broken off after {output.count(tally.retried + tally.cancelled + tally.asked)} jobs: those stand")
+                raise
     return tally
 
 

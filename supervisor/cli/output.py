@@ -81,7 +81,7 @@ def table(title: str, columns: Sequence[str], *, right: Sequence[str] = (), fold
 
 def count(number: int, capped: bool = False) -> str:
     """1234567 as 1,234,567; a count that stopped at its limit as 10,000+."""
-    return f"{number - 1:,}+" if capped else f"{number:,}"
+    return f"{number:,}+" if capped else f"{number:,}"
 
 
 def length(seconds: float | None) -> str:

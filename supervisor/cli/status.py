@@ -45,12 +45,10 @@ def document(
     schema: str, queues: list[QueueDepth], ended: Ended, parents: list[ParentRow], latest: list[DeadJob]
 ) -> dict[str, Any]:
     """The answer for programs. Counts stop at a limit; `at_least` names those that did."""
-    from supervisor.db.operate import COUNT_LIMIT
-
     return {
         "schema": schema,
         "queues": [asdict(queue) for queue in queues],
-        "ended": {**ended._asdict(), "at_least": [k for k, v in ended._asdict().items() if v >= COUNT_LIMIT]},
+        "ended": asdict(ended),
         "supervisors": [
             {
                 "name": parent.name,
@@ -71,7 +69,6 @@ def document(
 
 def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
     from supervisor.cli import output
-    from supervisor.db.operate import COUNT_LIMIT
 
     numbers = ("due", "oldest", "scheduled", "running", "dead")
     table = output.table("Queues", ("queue", *numbers), right=numbers)
@@ -91,7 +88,9 @@ def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
             out.print("running: counting took too long; an old transaction may hold up vacuum", style="yellow")
     else:
         out.print("no queue has jobs", style="dim")
-    done, dead, cancelled = (output.count(n, n >= COUNT_LIMIT) for n in (ended.done, ended.dead, ended.cancelled))
+    done, dead, cancelled = (
+        output.count(getattr(ended, name), name in ended.at_least) for name in ("done", "dead", "cancelled")
+    )
     out.print(f"done {done} (in the history) · dead {dead} · cancelled {cancelled}\n")
 
 

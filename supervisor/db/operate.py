@@ -22,8 +22,9 @@ from supervisor.db.link import first_line, service_conninfo
 from supervisor.db.statements import statement
 from supervisor.errors import DatabaseUnavailable, SchemaMissing, SupervisorError
 
-COUNT_LIMIT: Final = 10_001
-"""Counts stop here; a count that reached it is told as "10,000 or more"."""
+MOST_COUNTED: Final = 10_000
+"""Counts stop here, per lane; there may be more than what they tell."""
+_LIMIT: Final = {"limit": MOST_COUNTED + 1}
 _RUNNING_TIMEOUT: Final = "2s"
 _PLANS: Final = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), "
@@ -70,12 +71,14 @@ class QueueDepth:
     at_least: list[str] = field(default_factory=list)
 
 
-class Ended(NamedTuple):
-    """Jobs that have ended, each counted up to COUNT_LIMIT."""
+@dataclass(slots=True)
+class Ended:
+    """Jobs that have ended; `at_least` names the counts that are lower bounds."""
 
-    dead: int
-    cancelled: int
-    done: int
+    dead: int = 0
+    cancelled: int = 0
+    done: int = 0
+    at_least: list[str] = field(default_factory=list)
 
 
 class ParentRow(NamedTuple):
@@ -174,44 +177,49 @@ def refusals(schema: str) -> Iterator[None]:
 
 def depths(conn: Connection, schema: str) -> list[QueueDepth]:
     """Every queue in use with its counts, bounded, by name."""
-    limit = {"limit": COUNT_LIMIT}
     # Lanes are registered by the parents; where none runs, by whoever looks. A reader without the right to skips it.
     with suppress(errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
         conn.execute(statement("discover", schema))
     found: dict[str, QueueDepth] = {}
     with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
         cur.execute(_PLANS)
-        for queue, _, due, scheduled, waited in cur.execute(statement("lane_depths", schema), limit).fetchall():
+        for queue, _, due, scheduled, waited in cur.execute(statement("lane_depths", schema), _LIMIT).fetchall():
             depth = found.setdefault(queue, QueueDepth(queue))
-            depth.due += due
-            depth.scheduled += scheduled
+            depth.due += min(due, MOST_COUNTED)
+            depth.scheduled += min(scheduled, MOST_COUNTED)
             if waited is not None:
                 depth.oldest_due_s = max(waited, depth.oldest_due_s or 0.0)
             for name, count in (("due", due), ("scheduled", scheduled)):
-                if count >= COUNT_LIMIT and name not in depth.at_least:
+                if count > MOST_COUNTED and name not in depth.at_least:
                     depth.at_least.append(name)
     try:
         with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
             cur.execute(_PLANS)
             cur.execute("select set_config('statement_timeout', %s, true)", (_RUNNING_TIMEOUT,))
-            for queue, count in cur.execute(statement("running_depths", schema), limit).fetchall():
+            for queue, count in cur.execute(statement("running_depths", schema), _LIMIT).fetchall():
                 found.setdefault(queue, QueueDepth(queue)).running = count
     except errors.QueryCanceled:
         for depth in found.values():
             depth.running = None
     with conn.cursor(row_factory=tuple_row) as cur:
-        for queue, count in cur.execute(statement("dead_depths", schema), limit).fetchall():
+        for queue, count in cur.execute(statement("dead_depths", schema), _LIMIT).fetchall():
             depth = found.setdefault(queue, QueueDepth(queue))
-            depth.dead = count
-            if count >= COUNT_LIMIT:
+            depth.dead = min(count, MOST_COUNTED)
+            if count > MOST_COUNTED:
                 depth.at_least.append("dead")
     return [found[queue] for queue in sorted(found)]
 
 
 def ended(conn: Connection, schema: str) -> Ended:
     """How many jobs have ended, bounded."""
+    found = Ended()
     with conn.cursor(row_factory=tuple_row) as cur:
-        return Ended(*(cur.execute(statement("ended_depths", schema), {"limit": COUNT_LIMIT}).fetchone() or (0, 0, 0)))
+        counts = cur.execute(statement("ended_depths", schema), _LIMIT).fetchone() or (0, 0, 0)
+    for name, count in zip(("dead", "cancelled", "done"), counts, strict=True):
+        setattr(found, name, min(count, MOST_COUNTED))
+        if count > MOST_COUNTED:
+            found.at_least.append(name)
+    return found
 
 
 def parents(conn: Connection, schema: str) -> list[ParentRow]:

@@ -42,12 +42,19 @@ $fn$;
 --
 -- A claim whose answer never arrived has leased jobs that the worker does not know of. The jobs it
 -- does know move to the new session; the old one ends, and a sweep frees what it still holds.
--- Params   ids, claims: the known jobs and their fencing tokens. Sent again with the same new id, after
---          this one's own answer was lost, it returns the same.
+-- Params   ids, claims: the known jobs and their fencing tokens, ids in rising order (for the locks). Sent
+--          again with the same new id, after this one's own answer was lost, it returns the same.
 -- Returns  the ids held under the new session. A missing one lost its lease.
 create or replace function {schema}.move_session(p_old bigint, p_new bigint, p_parent bigint, p_name text, p_lease_s float8,
                                                  p_ids bigint[], p_claims bigint[]) returns setof bigint
-language plpgsql as $fn$
+language plpgsql
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $fn$
 begin
     perform {schema}.open_session(p_new, p_parent, p_name, p_lease_s);
     update {schema}.job j

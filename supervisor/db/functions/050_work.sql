@@ -10,9 +10,11 @@
 -- Returns  one row per claimed job (lane = position in p_queues from 1), with its lane's new mark;
 --          then one control row (lane null) whose payload is {"acked", "lost", "short", "next", "now"}:
 --          acks accepted, ids whose lease was lost, whether every lane was read to its end, seconds
---          to the next job that will be due (null: none), the database's clock in epoch seconds.
--- Locks    only rows that it takes; SKIP LOCKED steps over others'. Ack first, claim second, as
---          separate statements: fused into one they can deadlock.
+--          to the next job that will be due (null: none), the database's clock in epoch seconds when
+--          the lanes were read: nothing that was stamped later can have been seen.
+-- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks lock their rows in the order
+--          given: callers give ids in rising order, as settle and cancel_job take them. Ack first,
+--          claim second, as separate statements: fused into one they can deadlock.
 -- Index    job_pkey for acks, job_lane for claims. The settings below pin the plans: statistics that
 --          are missing or stale can never turn a claim into a scan or a sort.
 create or replace function {schema}.work(
@@ -44,7 +46,7 @@ as $fn$
 #variable_conflict use_column
 declare
     v_now     timestamptz := clock_timestamp();
-    v_floor   timestamptz := v_now - p_lookback;
+    v_floor   timestamptz;
     v_acked   bigint[] := '{}';
     v_claimed integer := 0;
     v_next    timestamptz;
@@ -76,6 +78,9 @@ begin
         select coalesce(array_agg(g.id), '{}') into v_acked from gone g;
     end if;
 
+    -- The acks may have waited for a lock, so the clock is read again.
+    v_now := clock_timestamp();
+    v_floor := v_now - p_lookback;
     if p_limit > 0 then
         for lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at,
             mark_at, mark_id in
@@ -125,7 +130,7 @@ begin
                      then (select array_agg(x) from unnest(p_ids) x where x <> all (v_acked)) end,
         'short', v_claimed < p_limit,
         'next', case when isfinite(v_next) then extract(epoch from v_next - clock_timestamp()) end,
-        'now', extract(epoch from clock_timestamp()))::text;
+        'now', extract(epoch from v_now))::text;
     return next;
 end
 $fn$;

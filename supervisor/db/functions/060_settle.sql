@@ -31,7 +31,9 @@ declare
     v_now      timestamptz := clock_timestamp();
     v_attempts integer := p_job.attempts - case when p_event in ('failed', 'dead') then 0 else 1 end;
     v_crashes  integer := p_job.crashes + case when p_event = 'crashed' then 1 else 0 end;
-    v_since    timestamptz := case when p_event = 'unknown' then coalesce(p_job.unknown_since, v_now) end;
+    -- A release says nothing about who knows the kind; any other end means that someone ran it.
+    v_since    timestamptz := case when p_event = 'unknown' then coalesce(p_job.unknown_since, v_now)
+                                   when p_event = 'released' then p_job.unknown_since end;
     v_dead     text;
     v_run_at   timestamptz;
 begin
@@ -51,7 +53,8 @@ begin
     end if;
     v_run_at := case
         when p_event in ('released', 'interrupted', 'suspect') then coalesce(p_front, p_job.run_at)
-        when p_delay_s is not null then v_now + make_interval(secs => p_delay_s)
+        -- Never back in time, and no further ahead than ten years: a delay of any size, NaN included, is stored.
+        when p_delay_s is not null then v_now + make_interval(secs => least(greatest(p_delay_s, 0), 315360000))
         when p_event = 'failed' then v_now + {schema}.backoff(p_job.attempts, p_base_s, p_cap_s)
         when p_event = 'crashed' then v_now + {schema}.backoff(v_crashes, p_base_s, p_cap_s)
         -- Put back for workers that know the kind: ever more rarely, so that a flood of them costs little.

@@ -10,7 +10,7 @@ language sql as $fn$
     select b.id, b.claims, b.created_at, b.max_attempts, b.max_crashes, b.priority, b.queue, b.kind, b.unique_key, b.timeout, b.payload,
            b.headers, b.last_error, b.errors
       from back b
-     order by b.id
+     order by b.unique_key nulls first, b.id  -- as bulks insert keys: the two cannot deadlock
     returning id
 $fn$;
 
@@ -19,7 +19,12 @@ $fn$;
 -- Returns  each id with what happened: cancelled, or asked (running: its handler is being told).
 --          A missing id was neither queued nor running.
 create or replace function {schema}.cancel_job(p_ids bigint[]) returns table (id bigint, what text)
-language plpgsql as $fn$
+language plpgsql
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $fn$
 #variable_conflict use_column
 declare
     v_job {schema}.job;
