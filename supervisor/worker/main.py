@@ -320,9 +320,7 @@ class Worker:
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + remaining(store_until)):
                 await exchange
-                if not self._executor.running or self._orphaned:
-                    # An orphan with jobs still running ends its session too: nobody else will say
-                    # that they were interrupted and not crashed.
+                if not self._executor.running:
                     await self._session.close()
         except (TimeoutError, DatabaseUnavailable) as error:
             logger.warning(
@@ -346,10 +344,25 @@ class Worker:
                 did="leaving them; they are queued again, uncharged",
                 remedy="raise SUPERVISOR_DRAIN_TIMEOUT_S and the platform's grace period above it",
             )
+            if self._orphaned:
+                await self._abandon()
         else:
             await pools.close()
         await link.close()
         return exits.CUT if cut else exits.OK
+
+    async def _abandon(self) -> None:
+        """End an orphan's session with jobs still running: nobody else will say that they were interrupted.
+
+        Its last act, since others may run these jobs from then on.
+        """
+        log.flush(1.0)
+        try:
+            async with asyncio.timeout(1.0):
+                await self._session.close()
+        except (TimeoutError, DatabaseUnavailable):
+            pass  # left to the reaper
+        os._exit(exits.CUT)
 
     async def _wait_while(self, busy: Any) -> None:
         """Wait until *busy* is false or the drain deadline, which may move, has passed."""

@@ -92,7 +92,7 @@ def test_random_kills_lose_nothing_and_charge_only_the_culprit(
     recovered = {int(event["pid"]): event for event in one.events("worker.recovered")}
     assert set(recovered) <= set(killed)
     charges = Counter(int(event["charged_job"]) for event in recovered.values() if event["charged_job"] is not None)
-    crashes = dict(db.rows("select id, crashes from supervisor.history where crashes > 0"))
+    crashes: dict[int, int] = dict(db.rows("select id, crashes from supervisor.history where crashes > 0"))
     assert crashes == dict(charges), "each charge is one crash of that job, and there are no others"
     unfinished: dict[int, set[int]] = {}
     for pid, job_id in db.rows(
@@ -114,7 +114,7 @@ def test_random_kills_lose_nothing_and_charge_only_the_culprit(
     assert sum(crashes.values()) == len(said)
 
     # Replacements.
-    first = dict(db.rows("select pid, extract(epoch from min(at))::float8 from effects group by pid"))
+    first: dict[int, float] = dict(db.rows("select pid, extract(epoch from min(at))::float8 from effects group by pid"))
     successors: dict[int, list[int]] = {}
     for event in one.events("worker.ready"):
         successors.setdefault(int(event["slot"]), []).append(int(event["pid"]))
