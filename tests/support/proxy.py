@@ -53,6 +53,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._open = asyncio.Event()
+        self._server: asyncio.Server | None = None
         self._links: set[_Link] = set()
         self._numbers = itertools.count(1)
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
@@ -100,6 +101,15 @@ class Proxy:
         """Lose the answers of statements as *rule* says; None: of none."""
         self._call(lambda: setattr(self, "_lose", rule))
 
+    def lose_next(self, function: str) -> None:
+        """Lose one answer: that of the next statement that calls this function of the queue's schema."""
+        before = self.lost[function]
+
+        def rule(sql: str) -> str | None:
+            return function if function_called(sql) == function and self.lost[function] == before else None
+
+        self.lose(rule)
+
     def connections(self) -> list[str]:
         """The application names of the connections there are."""
         return list(self._call(lambda: [link.application for link in self._links]))
@@ -124,18 +134,24 @@ class Proxy:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._serve())
         self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        for link in list(self._links):
-            link.reset()
-        self._loop.run_until_complete(asyncio.sleep(0.01))
+        self._loop.run_until_complete(self._end())
         self._loop.close()
 
     async def _serve(self) -> None:
         self._open.set()
-        server = await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=512)
+        server = self._server = await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=512)
         self.port = server.sockets[0].getsockname()[1]
         self._began.set()
+
+    async def _end(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.refuse = lambda _: True
+        self._open.set()
+        while self._links:
+            for link in list(self._links):
+                link.reset()
+            await asyncio.sleep(0.005)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refuse(next(self._numbers)):
