@@ -72,7 +72,7 @@ def work(
     schema: str = "supervisor",
 ) -> Claim:
     """Send work() as a worker does."""
-    acks = list(acks)
+    acks = sorted(acks)
     from_marks = [(marks or {}).get(lane, Mark()) for lane in lanes]
     rows = conn.execute(
         statement("work", schema),
@@ -227,14 +227,8 @@ def enqueue(conn: Conn, count: int = 1, **named: Any) -> list[int]:
     """Add *count* equal jobs by the public SQL function, with named arguments."""
     named.setdefault("kind", "k")
     arguments = ", ".join(f"{name} => %({name})s" for name in named)
-    return [
-        row[0]
-        for row in conn.execute(
-            f"select q.id from generate_series(1, {count}) g cross join lateral supervisor.enqueue({arguments}) q "
-            "order by 1".encode(),
-            named,
-        ).fetchall()
-    ]
+    query = f"select id from supervisor.enqueue({arguments})".encode()
+    return [row[0] for _ in range(count) for row in conn.execute(query, named).fetchall()]
 
 
 def stored(db: Database, job_id: int) -> dict[str, Any]:
