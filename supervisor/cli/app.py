@@ -86,9 +86,6 @@ def _run() -> int:
         return exits.FAILED
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `supervisor jobs list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return exits.OK
     except SupervisorError as error:
         return report(error)
     except Exception:

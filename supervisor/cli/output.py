@@ -12,8 +12,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, NoReturn
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -32,17 +33,31 @@ STYLES = {
 _PIPE_WIDTH = 200
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        reader_gone()
+
+
+def reader_gone() -> NoReturn:
+    """End quietly: whoever read stdout has seen enough, as in `supervisor jobs list | head`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    raise typer.Exit(0)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console on stdout or stderr. Where there is no terminal, lines are wide and hold no codes."""
     stream = sys.stderr if stderr else sys.stdout
     wide = None if stream.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
-    return Console(file=stream, width=wide, highlight=False)
+    return _Console(file=stream, width=wide, highlight=False)
 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """The whole answer as one document on one line."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, default=_plain) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps(document, ensure_ascii=False, default=_plain) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        reader_gone()
 
 
 def _plain(value: object) -> object:
