@@ -452,3 +452,26 @@ def test_light_commands_load_nothing_of_the_service(bare: Cli) -> None:
     asked = f"import sys, supervisor.cli.app; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, env=bare.env, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_without_an_address_commands_work_on_the_embedded_server(bare: Cli, tmp_path: Path) -> None:
+    """As root its data is shared by the machine, so the test has a schema of its own there."""
+    schema = f"cli_test_{os.getpid()}"
+    env = {"SUPERVISOR_SCHEMA": schema, "XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    try:
+        added = bare("enqueue", "t.noop", '{"a": 1}', "--json", **env)
+        assert added.document["created"] is True
+        [said] = [json.loads(line) for line in added.err.splitlines() if "embedded_postgres.started" in line] or [
+            json.loads(line) for line in added.err.splitlines() if "embedded_postgres.joined" in line
+        ]
+        assert "SUPERVISOR_DATABASE_URL" in said["reason"]
+        assert Path(said["data_dir"]).is_dir()
+        assert bare("status", "--json", **env).document["queues"][0]["due"] == 1
+        assert bare("migrate", "--json", **env).document["applied"] == []
+    finally:
+        drop = (
+            "import psycopg; from supervisor.db.embedded import EmbeddedPostgres as E\n"
+            "with E() as server, psycopg.connect(server.start(), autocommit=True) as conn:\n"
+            f"    conn.execute('drop schema {schema} cascade')"
+        )
+        subprocess.run([sys.executable, "-c", drop], cwd=ROOT, env={**bare.env, **env}, check=True, capture_output=True)
