@@ -9,9 +9,12 @@ inexact         an effect of job.transaction() that is not there exactly once
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tests.support.database import Database
+
+
+FINDINGS: Final = ("lost", "doubled", "wrongly_charged", "stuck", "overlapping", "inexact")
 
 
 @dataclass
@@ -28,11 +31,12 @@ class Verdict:
     doubled: list[Any] = field(default_factory=list)
     wrongly_charged: list[Any] = field(default_factory=list)
     stuck: list[Any] = field(default_factory=list)
+    overlapping: list[Any] = field(default_factory=list)
     inexact: list[Any] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        return not (self.lost or self.doubled or self.wrongly_charged or self.stuck or self.inexact)
+        return not any(getattr(self, name) for name in FINDINGS)
 
     def table(self) -> str:
         lines = [
@@ -41,13 +45,9 @@ class Verdict:
             f"done              {self.done}",
             f"dead              {self.dead}",
             f"whole runs again  {self.retried_whole}   explained: {self.explained or '{}'}",
-            f"lost              {len(self.lost)}",
-            f"doubled           {len(self.doubled)}",
-            f"wrongly charged   {len(self.wrongly_charged)}",
-            f"stuck             {len(self.stuck)}",
-            f"inexact           {len(self.inexact)}",
+            *(f"{name.replace('_', ' '):17} {len(getattr(self, name))}" for name in FINDINGS),
         ]
-        for name in ("lost", "doubled", "wrongly_charged", "stuck", "inexact"):
+        for name in FINDINGS:
             lines += [f"  {name}: {json.dumps(found, default=str)}" for found in getattr(self, name)[:10]]
         return "\n".join(lines)
 
@@ -63,6 +63,13 @@ def check(db: Database) -> Verdict:
     _lost(db, verdict)
     _doubled(db, verdict)
     _charges(db, verdict)
+    verdict.overlapping = db.rows(
+        "select a.job_id, a.token, b.token, a_end.at, b.at, s.closed_as, s.closed_at from chaos_run a"
+        " join chaos_run a_end on a_end.job_id = a.job_id and a_end.token = a.token and a_end.note = 'end'"
+        " join chaos_run b on b.job_id = a.job_id and b.token > a.token and b.note = 'begin'"
+        " left join supervisor.session s on s.id = a.session"
+        " where a.note = 'begin' and b.at < a_end.at and not (s.closed_as = 'reaped' and s.closed_at <= b.at)"
+    )
     verdict.inexact = db.rows(
         "select a.job_id, count(e.job_id)::int from chaos_asked a left join chaos_exact e using (job_id)"
         " where a.kind = 'c.exact' group by 1 having count(e.job_id) <> 1"
