@@ -270,3 +270,17 @@ async def renew(conn: AsyncConnection, schema: str, *, sessions: Sequence[int], 
     async with conn.cursor(row_factory=tuple_row) as cur:
         await cur.execute(statement("renew", schema), {"ids": numbers(sessions), "lease_s": lease_s})
         return {row[0] for row in await cur.fetchall()}
+
+
+async def overtaken(conn: AsyncConnection, schema: str, runs: Sequence[tuple[int, int, bool]]) -> set[int]:
+    """Of *runs* (id, token, whether its result ends the job) whose answers were lost: those surely not stored."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("overtaken", schema),
+            {
+                "ids": numbers(run[0] for run in runs),
+                "claims": numbers(run[1] for run in runs),
+                "gone": [run[2] for run in runs],
+            },
+        )
+        return {row[0] for row in await cur.fetchall()}

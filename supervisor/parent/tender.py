@@ -12,6 +12,9 @@ Each tick, one supervisor of all (whoever gets a transaction-level try-lock; the
 
 and from time to time: make and drop partitions, prune helper tables.
 
+After an outage nobody is reaped for one renewal interval: no supervisor could renew while the database
+was away, and the reaper must not be faster than those that live.
+
 Always true: a mark is published only as a low-water mark that was computed before. Losing the lock,
 the connection or the process in the middle loses nothing: each tick is one transaction.
 
@@ -30,6 +33,7 @@ from typing import Final
 import supervisor.db.tend as tend
 from supervisor.db.jobs import Connection, Lane, Mark, epoch_us, mark_at
 from supervisor.db.link import Link, in_transaction
+from supervisor.errors import DatabaseUnavailable
 from supervisor.log import get_logger
 from supervisor.metrics import metrics
 from supervisor.settings import Settings
@@ -70,10 +74,16 @@ class Tender:
         self._next_full = 0.0
         self._next_partitions = 0.0
         self._next_prune = 0.0
+        self._away = False
+        self._reap_from = 0.0
 
     async def tick(self) -> TickReport:
         """One round. Raises DatabaseUnavailable or psycopg.Error; the next tick starts afresh."""
-        report = await self._link.call(lambda conn: in_transaction(conn, self._tend))
+        try:
+            report = await self._link.call(lambda conn: in_transaction(conn, self._tend))
+        except DatabaseUnavailable:
+            self._away = True
+            raise
         if report.reaped or report.crashed or report.buried:
             metrics().reaped.inc(report.crashed)
             log.warning(
@@ -96,7 +106,11 @@ class Tender:
             report.lanes = await tend.lanes(conn, schema)
             return report
         report.tended = True
-        report.reaped = [name for _, name in await tend.reap(conn, schema)]
+        if self._away:
+            self._away = False
+            self._reap_from = now + self._settings.renew_every_s
+        if now >= self._reap_from:
+            report.reaped = [name for _, name in await tend.reap(conn, schema)]
         if report.reaped:
             self._next_full = 0.0
         if now >= self._next_discover:

@@ -89,6 +89,7 @@ class Exchange:
         self._answer_lost = False
         self._check = False
         self._in_doubt: set[int] = set()
+        self._doubtful: list[tuple[int, int, bool]] = []
         self._ack_batch = _MOST_RESULTS
         self._repeats = Repeats()
         self._failures = 0
@@ -168,7 +169,7 @@ class Exchange:
 
     def _pending(self) -> bool:
         # A lost answer may have leased jobs to this worker that only moving on gives back: that cannot wait.
-        owed = self._answer_lost or self._check
+        owed = self._answer_lost or self._check or self._doubtful
         return bool(self._done or self._other or owed or (self._want and self._limit()))
 
     def _limit(self) -> int:
@@ -181,6 +182,8 @@ class Exchange:
             await self._session.open()
         elif self._answer_lost:
             await self._move_session()
+        if self._doubtful:
+            await self._resolve_doubts()
         if self._other:
             await self._settle(self._other[:_MOST_RESULTS])
         done = self._done[: self._ack_batch]
@@ -238,7 +241,8 @@ class Exchange:
         if done:
             metrics().ack_seconds.observe(time.monotonic() - sent)
         if answer.lost:
-            self._report_lost(answer.lost)
+            lost = set(answer.lost)
+            self._report_lost([run for run in done if run.job.id in lost])
         for run in done:
             self._board.free(run.entry)
             self._in_doubt.discard(run.job.id)
@@ -294,7 +298,7 @@ class Exchange:
                 True  # nobody is notified of a retry: the next claim that comes back short tells when it is due
             )
         answered = {item.id for item in settled}
-        lost = [run.job.id for run in batch if run.job.id not in answered]
+        lost = [run for run in batch if run.job.id not in answered]
         if lost:
             self._report_lost(lost)
         gone = set(map(id, batch))
@@ -334,12 +338,26 @@ class Exchange:
 
     # ---- when things go wrong
 
-    def _report_lost(self, ids: list[int]) -> None:
-        """Results that changed nothing: their leases had passed. Those in doubt were stored before."""
-        lost = [job_id for job_id in ids if job_id not in self._in_doubt]
-        if lost:
-            metrics().leases_lost.inc(len(lost))
-            log.warning("lease.lost", job_ids=lost[:20], count=len(lost), did="dropped the results")
+    def _report_lost(self, runs: list[Run]) -> None:
+        """Results that changed nothing: their leases had passed, or, of those in doubt, they were stored before."""
+        self._say_lost([run.job.id for run in runs if run.job.id not in self._in_doubt])
+        self._doubtful += [
+            (run.job.id, run.job.token, run.outcome is not None and run.outcome.event == "done")
+            for run in runs
+            if run.job.id in self._in_doubt
+        ]
+
+    def _say_lost(self, ids: list[int]) -> None:
+        if ids:
+            metrics().leases_lost.inc(len(ids))
+            self._repeats.tell(log.warning, "lease.lost", job_ids=ids[:20], count=len(ids), did="dropped the results")
+
+    async def _resolve_doubts(self) -> None:
+        """Ask which of the results in doubt were stored: only the others lost their leases."""
+        asked = self._doubtful
+        lost = await self._link.call(lambda conn: jobs.overtaken(conn, self._schema, asked))
+        del self._doubtful[: len(asked)]
+        self._say_lost(sorted(lost))
 
     async def _move_session(self) -> None:
         held = [*(self.executor.held() if self.executor else []), *self._done, *self._other]
@@ -369,7 +387,7 @@ class Exchange:
         if not gone:
             return
         ids = set(map(id, gone))
-        self._report_lost([run.job.id for run in gone])
+        self._report_lost(gone)
         waiting = set()
         for run in (*self._done, *self._other):
             waiting.add(id(run))
