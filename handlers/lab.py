@@ -8,7 +8,7 @@ of its own that commits at once: how often a handler was called stays true whate
 Always true: the row is written before anything else happens. The connection is opened at the first call, so
 never before the fork.
 
-Elsewhere: what the demo expects of them (supervisor/demo.py).
+Elsewhere: what the demo expects of them (supervisor/demo).
 """
 
 import asyncio

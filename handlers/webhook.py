@@ -46,7 +46,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
@@ -55,8 +55,8 @@ from pydantic_core import PydanticCustomError
 from handlers._addresses import Address, Refused, resolve
 from supervisor import Backoff, Cancel, Job, Retry, handler
 
-if TYPE_CHECKING:
-    import httpx
+with contextlib.suppress(ImportError):  # said when it is needed
+    import httpx  # here, so that the workers share it and the first delivery does not wait for it
 
 CONNECT_S: Final = 5.0
 READ_S: Final = 10.0
