@@ -276,6 +276,10 @@ class Service:
         self._stdout.seek(0)
         return self._stdout.read().decode(errors="replace")
 
+    def read_log_at_once(self) -> None:
+        """No longer read the log slowly."""
+        self._log_bytes_per_s = None
+
     def tail(self, lines: int = 40) -> str:
         """Return the end of the log, for a failure's text."""
         with self._changed:

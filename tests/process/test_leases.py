@@ -1,0 +1,58 @@
+"""Leases: a busy handler keeps its own, and nobody takes what a living worker holds."""
+
+from collections.abc import Callable
+
+import pytest
+
+from supervisor import exits
+from tests.support.database import Database
+from tests.support.jobs import enqueue, wait_done
+from tests.support.service import Service
+
+Start = Callable[..., Service]
+
+
+@pytest.mark.parametrize("kind", ["t.block", "t.gil"])
+def test_a_handler_that_blocks_everything_keeps_its_lease_and_its_neighbours(
+    kind: str, db: Database, service: Start
+) -> None:
+    """B16: it computes for 4 leases without a break, on the loop or holding the interpreter; another supervisor
+    would take what lapses. One run each, and a warning that names the kind."""
+    [busy] = enqueue(db, kind, {"seconds": 4.0}, priority=-1)
+    waiting = enqueue(db, "t.effect", count=8)
+    one = service(processes=1, concurrency=1, prefetch=10, lease_s=1)
+    db.wait_for("select count(*)::int from effects where note = 'start'", 1)
+    held = db.value("select count(*)::int from supervisor.job where lease is not null")
+    assert held > 1, "no neighbour was claimed with it: nothing to see here"
+    other = service(processes=1, lease_s=1)
+    wait_done(db, 9, 30)
+
+    assert db.effects("start") == {busy: 1}
+    assert db.effects("done") == dict.fromkeys([busy, *waiting], 1)
+    assert db.rows("select id, attempts, crashes from supervisor.history where attempts <> 1 or crashes <> 0") == []
+    warning = one.wait_event("worker.blocked")
+    assert kind in warning["kinds"]
+    assert busy in warning["job_ids"]
+    assert one.events("lease.lost") == []
+    assert other.events("lease.reaped") == []
+    assert (one.stop(), other.stop()) == (exits.OK, exits.OK)
+
+
+def test_supervisors_that_come_and_go_take_nothing_from_a_living_one(db: Database, service: Start) -> None:
+    """B46: A runs jobs of several leases; B and C start, stop, crash and start again. As many runs as jobs."""
+    ids = enqueue(db, "t.sleep", {"seconds": 7.0}, count=20)
+    options = {"processes": 1, "lease_s": 1.5}
+    first = service(processes=2, concurrency=10, prefetch=0, lease_s=1.5)
+    db.wait_for("select count(*)::int from effects where note = 'start'", 20)
+    second = service(**options)
+    third = service(**options)
+    assert second.stop() == exits.OK
+    third.kill()
+    second = service(**options)
+    third = service(**options)
+    assert db.statuses() == {"running": 20}, "A still runs them all"
+    wait_done(db, 20, 30)
+    assert db.effects("start") == dict.fromkeys(ids, 1)
+    assert db.rows("select id from supervisor.history where attempts <> 1 or crashes <> 0") == []
+    for one in (first, second, third):
+        assert one.stop() == exits.OK
