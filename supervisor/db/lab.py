@@ -106,6 +106,11 @@ class LabDatabase:
         """How many of the jobs are queued or running."""
         return int(self._rows("select count(*) from {schema}.job where id = any (%s)", [list(ids)])[0][0])
 
+    def claimed(self, ids: Sequence[int]) -> int:
+        """How many of the jobs some session holds."""
+        query: LiteralString = "select count(*) from {schema}.job where id = any (%s) and lease is not null"
+        return int(self._rows(query, [list(ids)])[0][0])
+
     def held_by(self, session: int, ids: Sequence[int]) -> int:
         """How many of the jobs *session* still holds."""
         query: LiteralString = "select count(*) from {schema}.job where id = any (%s) and lease = %s"

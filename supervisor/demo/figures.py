@@ -49,6 +49,10 @@ class Report:
         """A figure that must be exactly so."""
         self.figures.append(Figure(step, key, label, expected, measured, expected == measured))
 
+    def at_least(self, step: int, key: str, label: str, least: int, measured: int) -> None:
+        """A count that must not be below *least*."""
+        self.figures.append(Figure(step, key, label, f"{least} or more", measured, measured >= least))
+
     def within(
         self, step: int, key: str, label: str, measured: float | None, *, least: float = 0.0, most: float | None = None
     ) -> None:
