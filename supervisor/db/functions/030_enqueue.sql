@@ -1,3 +1,90 @@
+-- problem: what is wrong with a job that is to be added, in words; null when nothing is. Internal.
+--
+-- Inlined where it is used, so a bulk is checked in one pass. The table's constraints say the same and
+-- are the last word for raw inserts, but their errors quote the whole row, payload included.
+create or replace function {schema}.problem(
+    p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamptz, p_both boolean,
+    p_max_attempts integer, p_max_crashes integer, p_timeout_s float8, p_unique_key text, p_on_conflict text, p_headers jsonb
+) returns text
+language sql immutable as $fn$
+    select case
+        when p_both then 'give run_at or delay, not both'
+        when p_on_conflict is null or p_on_conflict not in ('skip', 'replace', 'raise')
+            then 'on_conflict is ' || coalesce(quote_literal(p_on_conflict), 'null') || ', must be skip, replace or raise'
+        when jsonb_typeof(p_payload) is distinct from 'object'
+            then 'payload must be a JSON object, not ' || coalesce(jsonb_typeof(p_payload), 'null')
+        when jsonb_typeof(p_headers) is distinct from 'object'
+            then 'headers must be a JSON object, not ' || coalesce(jsonb_typeof(p_headers), 'null')
+        when p_run_at = 'infinity' then 'run_at must be finite'
+        when p_kind is null or octet_length(p_kind) not between 1 and 128
+            then 'kind must be 1 to 128 bytes long, not ' || coalesce(octet_length(p_kind)::text, 'null')
+        when octet_length(p_queue) not between 1 and 128
+            then 'queue must be 1 to 128 bytes long, not ' || octet_length(p_queue)
+        when octet_length(p_unique_key) not between 1 and 1024
+            then 'unique_key must be 1 to 1024 bytes long, not ' || octet_length(p_unique_key)
+        when p_priority not between -100 and 100 then 'priority is ' || p_priority || ', must be -100 to 100'
+        when p_max_attempts < 1 then 'max_attempts is ' || p_max_attempts || ', must be at least 1'
+        when p_max_crashes < 1 then 'max_crashes is ' || p_max_crashes || ', must be at least 1'
+        when p_timeout_s <= 0 or p_timeout_s = 'NaN' then 'timeout must be above 0'
+    end
+$fn$;
+
+-- resolve: what an enqueue does when its unique_key is taken. Internal.
+--
+-- Each round looks at the job that has the key; when that one ends between two looks, the key is tried
+-- anew. The insert waits for whoever has just used the key in an open transaction.
+-- Returns  one row: the id of the job that stands for the call, whether it was created, whether replaced.
+create or replace function {schema}.resolve(
+    p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamptz, p_now timestamptz,
+    p_max_attempts integer, p_max_crashes integer, p_timeout interval, p_unique_key text, p_on_conflict text, p_headers jsonb
+) returns table (id bigint, created boolean, replaced boolean)
+language plpgsql as $fn$
+#variable_conflict use_column
+begin
+    created := false;
+    replaced := false;
+    for attempt in 1 .. 100 loop
+        if p_on_conflict = 'replace' then
+            -- Another job under the old one's id: it is not charged for what that one did.
+            update {schema}.job j
+               set kind = p_kind, payload = p_payload, queue = p_queue, priority = p_priority, run_at = p_run_at,
+                   max_attempts = p_max_attempts, max_crashes = p_max_crashes, timeout = p_timeout, headers = p_headers,
+                   attempts = 0, crashes = 0, suspect = false, unknown_since = null
+             where j.unique_key = p_unique_key and j.lease is null
+            returning j.id into id;
+            if found then
+                replaced := true;
+                return next;
+                return;
+            end if;
+        end if;
+        select j.id into id from {schema}.job j where j.unique_key = p_unique_key;
+        if found then
+            if p_on_conflict = 'raise' then
+                raise exception 'a job with this unique_key is queued or running' using
+                    errcode = '23505', detail = format('job %s holds it', id),
+                    hint = 'on_conflict => ''skip'' returns that job''s id instead';
+            end if;
+            return next;
+            return;
+        end if;
+        insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
+                                       unique_key, headers)
+        values (p_kind, p_payload, p_queue, p_priority, p_run_at, p_now, p_max_attempts, p_max_crashes, p_timeout,
+                p_unique_key, p_headers)
+        on conflict (unique_key) where unique_key is not null do nothing
+        returning j.id into id;
+        if found then
+            created := true;
+            return next;
+            return;
+        end if;
+    end loop;
+    raise exception 'unique_key changed hands 100 times during one enqueue' using errcode = '40001',
+        hint = 'retry the transaction';
+end
+$fn$;
+
 -- enqueue: add one job, in the caller's transaction. The function for every language.
 --
 -- Params   kind; payload: a JSON object. run_at: a point in time, or delay: from now; neither means
@@ -25,69 +112,39 @@ create or replace function {schema}.enqueue(
 language plpgsql set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
 declare
-    v_now    timestamptz := clock_timestamp();
-    v_run_at timestamptz := greatest(v_now, coalesce(enqueue.run_at, v_now + coalesce(enqueue.delay, '0')));
-    v_id     bigint;
+    v_now      timestamptz := clock_timestamp();
+    v_run_at   timestamptz := greatest(v_now, coalesce(enqueue.run_at, v_now + coalesce(enqueue.delay, '0')));
+    v_queue    text := coalesce(enqueue.queue, 'default');
+    v_priority integer := coalesce(enqueue.priority, 0);
+    v_attempts integer := coalesce(enqueue.max_attempts, 20);
+    v_crashes  integer := coalesce(enqueue.max_crashes, 3);
+    v_problem  text := {schema}.problem(
+        enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, enqueue.run_at is not null and enqueue.delay is not null,
+        v_attempts, v_crashes, extract(epoch from enqueue.timeout)::float8, enqueue.unique_key, enqueue.on_conflict,
+        enqueue.headers);
+    v_id       bigint;
+    v_replaced boolean;
 begin
-    if enqueue.run_at is not null and enqueue.delay is not null then
-        raise exception 'give run_at or delay, not both' using errcode = '22023';
+    if v_problem is not null then
+        raise exception '%', v_problem using errcode = '22023';
     end if;
-    if coalesce(enqueue.on_conflict, '') not in ('skip', 'replace', 'raise') then
-        raise exception 'on_conflict is %, must be skip, replace or raise', coalesce(quote_literal(enqueue.on_conflict), 'null')
-            using errcode = '22023';
+    insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
+                                   unique_key, headers)
+    values (enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, v_now, v_attempts, v_crashes, enqueue.timeout,
+            enqueue.unique_key, enqueue.headers)
+    on conflict (unique_key) where unique_key is not null do nothing
+    returning j.id into v_id;
+    if found then
+        return query select v_id, true;
+        return;
     end if;
-    if jsonb_typeof(enqueue.payload) is distinct from 'object' then
-        raise exception 'payload must be a JSON object, not %', coalesce(jsonb_typeof(enqueue.payload), 'null')
-            using errcode = '22023';
+    select x.id, x.created, x.replaced into id, created, v_replaced
+      from {schema}.resolve(enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, v_now, v_attempts, v_crashes,
+                            enqueue.timeout, enqueue.unique_key, enqueue.on_conflict, enqueue.headers) x;
+    if v_replaced then
+        perform {schema}.wake(v_queue, array[v_priority::smallint], v_run_at);
     end if;
-    if jsonb_typeof(enqueue.headers) is distinct from 'object' then
-        raise exception 'headers must be a JSON object, not %', coalesce(jsonb_typeof(enqueue.headers), 'null')
-            using errcode = '22023';
-    end if;
-    if v_run_at = 'infinity' then
-        raise exception 'run_at must be finite' using errcode = '22023';
-    end if;
-    -- Each round waits for whoever holds the key, then looks again; a holder that finishes between
-    -- the insert and the look-up costs one more round.
-    for attempt in 1 .. 100 loop
-        insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes,
-                                       timeout, unique_key, headers)
-        values (enqueue.kind, enqueue.payload, coalesce(enqueue.queue, 'default'), coalesce(enqueue.priority, 0), v_run_at,
-                v_now, coalesce(enqueue.max_attempts, 20), coalesce(enqueue.max_crashes, 3), enqueue.timeout,
-                enqueue.unique_key, enqueue.headers)
-        on conflict (unique_key) where unique_key is not null do nothing
-        returning j.id into v_id;
-        if found then
-            return query select v_id, true;
-            return;
-        end if;
-        if enqueue.on_conflict = 'raise' then
-            select j.id into v_id from {schema}.job j where j.unique_key = enqueue.unique_key;
-            raise exception 'a job with this unique_key is queued or running' using
-                errcode = '23505', detail = format('job %s holds it', v_id),
-                hint = 'on_conflict => ''skip'' returns that job''s id instead';
-        elsif enqueue.on_conflict = 'replace' then
-            update {schema}.job j
-               set kind = enqueue.kind, payload = enqueue.payload, queue = coalesce(enqueue.queue, 'default'),
-                   priority = coalesce(enqueue.priority, 0), run_at = v_run_at,
-                   max_attempts = coalesce(enqueue.max_attempts, 20), max_crashes = coalesce(enqueue.max_crashes, 3),
-                   timeout = enqueue.timeout, headers = enqueue.headers, attempts = 0, unknown_since = null
-             where j.unique_key = enqueue.unique_key and j.lease is null
-            returning j.id into v_id;
-            if found then
-                perform {schema}.wake(coalesce(enqueue.queue, 'default'), array[coalesce(enqueue.priority, 0)::smallint], v_run_at);
-                return query select v_id, false;
-                return;
-            end if;
-        end if;
-        select j.id into v_id from {schema}.job j where j.unique_key = enqueue.unique_key;
-        if found then
-            return query select v_id, false;
-            return;
-        end if;
-    end loop;
-    raise exception 'unique_key changed hands 100 times during one enqueue' using errcode = '40001',
-        hint = 'retry the transaction';
+    return next;
 end
 $fn$;
 
@@ -98,52 +155,96 @@ $fn$;
 -- Returns  one row per element: ord (from 1), id, created.
 -- Order    ids rise with the position in the array. Elements with a unique_key are inserted in the
 --          order of their keys, so that two bulks with keys in common cannot deadlock.
+-- Sends    at most one notification per queue for what it inserts, and one for what it replaces.
 create or replace function {schema}.enqueue_many(jobs jsonb) returns table (ord integer, id bigint, created boolean)
 language plpgsql set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
 declare
-    v_now timestamptz := clock_timestamp();
-    r     record;
+    v_now        timestamptz := clock_timestamp();
+    v_problem    text;
+    v_ords       integer[];
+    v_ids        bigint[];
+    v_replaced   boolean;
+    v_queues     text[] := '{}';  -- of what was replaced
+    v_priorities smallint[] := '{}';
+    v_at         timestamptz[] := '{}';
+    r            record;
 begin
     if jsonb_typeof(enqueue_many.jobs) is distinct from 'array' then
         raise exception 'jobs must be a JSON array' using errcode = '22023';
     end if;
-    if exists (select from jsonb_array_elements(enqueue_many.jobs) e
-                where jsonb_typeof(e.value) <> 'object'
-                   or jsonb_typeof(coalesce(e.value -> 'payload', '{}')) <> 'object'
-                   or jsonb_typeof(coalesce(e.value -> 'headers', '{}')) <> 'object') then
-        raise exception 'each job, its payload and its headers must be JSON objects' using errcode = '22023';
+    select format('job %s must be a JSON object, not %s', e.ordinality, jsonb_typeof(e.value)) into v_problem
+      from jsonb_array_elements(enqueue_many.jobs) with ordinality as e (value, ordinality)
+     where jsonb_typeof(e.value) <> 'object'
+     order by e.ordinality limit 1;
+    if v_problem is null then
+        select format('job %s: %s', p.ord, p.problem) into v_problem from (
+            select e.ordinality as ord,
+                   {schema}.problem(
+                       x.kind, coalesce(e.value -> 'payload', '{}'), x.queue, x.priority,
+                       coalesce(x.run_at, v_now + make_interval(secs => x.delay)), x.run_at is not null and x.delay is not null,
+                       x.max_attempts, x.max_crashes, x.timeout, x.unique_key, coalesce(x.on_conflict, 'skip'),
+                       coalesce(e.value -> 'headers', '{}')) as problem
+              from jsonb_array_elements(enqueue_many.jobs) with ordinality as e (value, ordinality)
+             cross join lateral jsonb_to_record(e.value) as x (
+                   kind text, queue text, priority integer, run_at timestamptz, delay float8, max_attempts integer,
+                   max_crashes integer, timeout float8, unique_key text, on_conflict text)) p
+         where p.problem is not null
+         order by p.ord limit 1;
     end if;
-    return query
-    with plain as materialized (
+    if v_problem is not null then
+        raise exception '%', v_problem using errcode = '22023';
+    end if;
+
+    -- All in one insert, so that each queue is told once. What finds its key taken, in the table or by an
+    -- earlier element, is left over.
+    with wanted as materialized (
         select e.ordinality::integer as ord, nextval(pg_get_serial_sequence({schema_literal} || '.job', 'id')) as id, x.*
           from jsonb_array_elements(enqueue_many.jobs) with ordinality as e (value, ordinality)
          cross join lateral jsonb_to_record(e.value) as x (
                kind text, payload jsonb, queue text, priority integer, run_at timestamptz, delay float8,
-               max_attempts integer, max_crashes integer, timeout float8, headers jsonb)
-         where e.value ->> 'unique_key' is null
+               max_attempts integer, max_crashes integer, timeout float8, unique_key text, headers jsonb)
          order by e.ordinality),
     inserted as (
-        insert into {schema}.job (id, kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout, headers)
-        select p.id, p.kind, coalesce(p.payload, '{}'), coalesce(p.queue, 'default'), coalesce(p.priority, 0),
-               greatest(v_now, coalesce(p.run_at, v_now + make_interval(secs => coalesce(p.delay, 0)))), v_now,
-               coalesce(p.max_attempts, 20), coalesce(p.max_crashes, 3), make_interval(secs => p.timeout), coalesce(p.headers, '{}')
-          from plain p)
-    select p.ord, p.id, true from plain p;
+        insert into {schema}.job as j (id, kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
+                                       unique_key, headers)
+        select w.id, w.kind, coalesce(w.payload, '{}'), coalesce(w.queue, 'default'), coalesce(w.priority, 0),
+               greatest(v_now, coalesce(w.run_at, v_now + make_interval(secs => coalesce(w.delay, 0)))), v_now,
+               coalesce(w.max_attempts, 20), coalesce(w.max_crashes, 3), make_interval(secs => w.timeout), w.unique_key,
+               coalesce(w.headers, '{}')
+          from wanted w
+         order by w.unique_key collate "C" nulls first, w.ord
+        on conflict (unique_key) where unique_key is not null do nothing
+        returning j.id)
+    select coalesce(array_agg(w.ord), '{}'), coalesce(array_agg(w.id), '{}') into v_ords, v_ids
+      from wanted w join inserted i on i.id = w.id;
+    return query select m.ord, m.id, true from unnest(v_ords, v_ids) as m (ord, id);
+
     for r in
         select e.ordinality::integer as ord, x.*
           from jsonb_array_elements(enqueue_many.jobs) with ordinality as e (value, ordinality)
          cross join lateral jsonb_to_record(e.value) as x (
                kind text, payload jsonb, queue text, priority integer, run_at timestamptz, delay float8,
                max_attempts integer, max_crashes integer, timeout float8, headers jsonb, unique_key text, on_conflict text)
-         where x.unique_key is not null
+          left join unnest(v_ords) as m (ord) on m.ord = e.ordinality
+         where x.unique_key is not null and m.ord is null
          order by x.unique_key collate "C", e.ordinality
     loop
-        return query
-        select r.ord, q.id, q.created
-          from {schema}.enqueue(r.kind, coalesce(r.payload, '{}'), r.queue, r.priority, r.run_at, make_interval(secs => r.delay),
-                                r.max_attempts, r.max_crashes, make_interval(secs => r.timeout), r.unique_key,
-                                coalesce(r.on_conflict, 'skip'), coalesce(r.headers, '{}')) q;
+        r.run_at := greatest(v_now, coalesce(r.run_at, v_now + make_interval(secs => coalesce(r.delay, 0))));
+        ord := r.ord;
+        select x.id, x.created, x.replaced into id, created, v_replaced
+          from {schema}.resolve(r.kind, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), coalesce(r.priority, 0), r.run_at,
+                                v_now, coalesce(r.max_attempts, 20), coalesce(r.max_crashes, 3), make_interval(secs => r.timeout),
+                                r.unique_key, coalesce(r.on_conflict, 'skip'), coalesce(r.headers, '{}')) x;
+        if v_replaced then
+            v_queues := v_queues || coalesce(r.queue, 'default');
+            v_priorities := v_priorities || coalesce(r.priority, 0)::smallint;
+            v_at := v_at || r.run_at;
+        end if;
+        return next;
     end loop;
+    perform {schema}.wake(b.queue, array_agg(distinct b.priority), min(b.at))
+       from unnest(v_queues, v_priorities, v_at) as b (queue, priority, at)
+      group by b.queue;
 end
 $fn$;
