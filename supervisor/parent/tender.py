@@ -12,8 +12,8 @@ Each tick, one supervisor of all (whoever gets a transaction-level try-lock; the
 
 and from time to time: make and drop partitions, prune helper tables.
 
-After an outage nobody is reaped for one renewal interval: no supervisor could renew while the database
-was away, and the reaper must not be faster than those that live.
+After an outage nobody is reaped for a tenth of a lease: no supervisor could renew while the database was
+away, and the reaper must not be faster than those that live.
 
 Always true: a mark is published only as a low-water mark that was computed before. Losing the lock,
 the connection or the process in the middle loses nothing: each tick is one transaction.
@@ -32,18 +32,20 @@ from typing import Final
 
 import supervisor.db.tend as tend
 from supervisor.db.jobs import Connection, Lane, Mark, epoch_us, mark_at
-from supervisor.db.link import Link, in_transaction
+from supervisor.db.link import DatabaseError, Link, in_transaction
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import get_logger
 from supervisor.metrics import metrics
 from supervisor.settings import Settings
 
 RECENT_S: Final = 10.0
+_SWEEP_S: Final = 2.0
 _LOOKBACK_S: Final = 1.0
 _DUTY: Final = 50
 _PUBLISH_MS: Final = 1.0
 _PARTITIONS_AHEAD: Final = 3
 _LIMIT: Final = 1000
+_LEAST_GRACE_S: Final = 1.0
 _LONGEST_FULL_GAP_S: Final = 60.0
 
 log = get_logger("tender")
@@ -83,6 +85,8 @@ class Tender:
             report = await self._link.call(lambda conn: in_transaction(conn, self._tend))
         except DatabaseUnavailable:
             self._away = True
+            # What a full sweep had found may have been undone with it.
+            self._next_full = min(self._next_full, time.monotonic() + RECENT_S)
             raise
         if report.reaped or report.crashed or report.buried:
             metrics().reaped.inc(report.crashed)
@@ -108,7 +112,7 @@ class Tender:
         report.tended = True
         if self._away:
             self._away = False
-            self._reap_from = now + self._settings.renew_every_s
+            self._reap_from = now + max(_LEAST_GRACE_S, self._settings.lease_s / 10)
         if now >= self._reap_from:
             report.reaped = [name for _, name in await tend.reap(conn, schema)]
         if report.reaped:
@@ -122,16 +126,17 @@ class Tender:
         started = time.monotonic()
         if full:
             self._next_full = started + _LONGEST_FULL_GAP_S  # also when this one runs into its time limit
-        ranges = [found for water in waters for found in self._ranges(water, report.lanes[water.lane], now, full)]
+        ranges = [found for water in waters for found in self._ranges(water, now, full)]
         again = ranges
         while again:
+            limit = max(10, _LIMIT // len(again))
             swept = await tend.sweep(
                 conn,
                 schema,
                 again,
                 base_s=self._settings.retry_base_s,
                 cap_s=self._settings.retry_cap_s,
-                limit=_LIMIT,
+                limit=limit,
             )
             touched: dict[Lane, int] = {}
             for job in swept:
@@ -140,21 +145,32 @@ class Tender:
                 report.released += job.what == "released"
                 report.crashed += job.what == "crashed"
                 report.buried += job.status == "dead"
-            again = [item for item in again if touched.get(item.lane, 0) >= _LIMIT]
-        if full:
+            again = [item for item in again if touched.get(item.lane, 0) >= limit]
+            if again and time.monotonic() > started + _SWEEP_S:
+                break
+        if again:
+            # More than one transaction should hold: this much is kept, and the next tick goes on.
+            self._next_full = 0.0
+        elif full:
             took = time.monotonic() - started
             self._next_full = time.monotonic() + min(_LONGEST_FULL_GAP_S, max(1.0, _DUTY * took))
         for water in waters:
-            if water.cost_ms > _PUBLISH_MS and water.mark > report.lanes[water.lane]:
+            published = report.lanes[water.lane]
+            # Below what is published only if that lies ahead of the clock, which was set back.
+            if water.mark < published or (water.cost_ms > _PUBLISH_MS and water.mark > published):
                 await tend.publish_mark(conn, schema, water.lane, water.mark)
                 report.lanes[water.lane] = water.mark
         return report
 
-    def _ranges(self, water: tend.LowWater, published: Mark, now: float, full: bool) -> list[tend.Range]:
-        """What to sweep of one lane, and remember its mark for the next ticks."""
-        mark = max(water.mark, published)  # the database's clock may have been set back: never lower a mark
+    def _ranges(self, water: tend.LowWater, now: float, full: bool) -> list[tend.Range]:
+        """What to sweep of one lane, and remember its mark for the next ticks.
+
+        Nothing is ever moved ahead of the clock: after that was set back, marks of before lie in the future,
+        and a job moved up to one would wait until the clock has caught up.
+        """
+        mark = water.mark
         past = self._past.setdefault(water.lane, deque())
-        lo = Mark() if full or not past else past[0][1]
+        lo = Mark() if full or not past else min(was for _, was in past)
         past.append((now, mark))
         while len(past) > 1 and past[1][0] < now - RECENT_S:
             past.popleft()
@@ -170,14 +186,9 @@ class Tender:
         now, schema, settings = time.monotonic(), self._schema, self._settings
         day = 86400.0
         if now >= self._next_partitions:
-            self._next_partitions = now + 60  # until it went through: a reader of history may be in the way
-            await self._link.call(lambda conn: tend.make_partitions(conn, schema, days_ahead=_PARTITIONS_AHEAD))
-            dropped = await self._link.call(
-                lambda conn: tend.drop_partitions(conn, schema, keep_s=settings.keep_history_days * day)
-            )
-            self._next_partitions = now + 3600
-            if dropped:
-                log.info("history.dropped", partitions=dropped)
+            self._next_partitions = now + 60
+            if await self._partitions(settings.keep_history_days * day):
+                self._next_partitions = now + 3600
         if now >= self._next_prune:
             gone = await self._link.call(
                 lambda conn: tend.prune(
@@ -190,6 +201,24 @@ class Tender:
             )
             # A full batch means that there is more: go on at the next tick, not in one long loop.
             self._next_prune = now + (0 if gone >= _LIMIT else 60)
+
+    async def _partitions(self, keep_s: float) -> bool:
+        """Make and drop partitions of the history; False if a reader of it was in the way."""
+        schema = self._schema
+        await self._link.call(lambda conn: tend.make_partitions(conn, schema, days_ahead=_PARTITIONS_AHEAD))
+        dropped: list[str] = []
+        try:
+            while found := await self._link.call(lambda conn: tend.drop_partitions(conn, schema, keep_s=keep_s)):
+                dropped += found
+        except DatabaseError as error:
+            if error.sqlstate != "55P03":
+                raise
+            log.info("history.busy", did="left old partitions for now: something reads the history")
+            return False
+        finally:
+            if dropped:
+                log.info("history.dropped", partitions=dropped)
+        return True
 
 
 def _just_after(mark: Mark) -> str:

@@ -191,7 +191,8 @@ class Exchange:
         check, self._check = self._check, False
         if not done and not check and not (limit and self._want):
             return
-        self._want = False
+        if limit:  # else the wish to claim stays: it is granted when results are stored or hands are free
+            self._want = False
         lanes, marks, lookback_s = self._marks.plan() if limit else ([], [], 0.0)
         if not lanes:
             limit = 0
