@@ -33,10 +33,13 @@ class Swept(NamedTuple):
     status: str
 
 
-async def try_tend(conn: AsyncConnection, schema: str) -> bool:
-    """Whether this transaction is the one that tends the queue; others skip. Never waits."""
+async def try_tend(conn: AsyncConnection, schema: str, *, idle_s: float = 10.0) -> bool:
+    """Whether this transaction is the one that tends the queue; others skip. Never waits.
+
+    The server ends the connection when it hears nothing for *idle_s* seconds before the transaction's end.
+    """
     async with conn.cursor(row_factory=tuple_row) as cur:
-        row = await (await cur.execute(statement("try_tend", schema))).fetchone()
+        row = await (await cur.execute(statement("try_tend", schema), {"idle_ms": int(idle_s * 1000)})).fetchone()
         return bool(row and row[0])
 
 
@@ -122,7 +125,7 @@ async def sweep(
 
 
 async def publish_mark(conn: AsyncConnection, schema: str, lane: Lane, mark: Mark) -> None:
-    """Raise *lane*'s published mark to *mark*; never lowers it."""
+    """Raise *lane*'s published mark to *mark*; lowers it only when it lies ahead of the database's clock."""
     await conn.execute(
         statement("publish_mark", schema),
         {"queue": lane.queue, "priority": lane.priority, "mark_at": mark.at, "mark_id": mark.id},
@@ -180,7 +183,7 @@ async def make_partitions(conn: AsyncConnection, schema: str, *, days_ahead: int
 
 
 async def drop_partitions(conn: AsyncConnection, schema: str, *, keep_s: float) -> list[str]:
-    """Drop history's partitions that ended more than *keep_s* seconds ago; their names."""
+    """Drop the oldest of history's partitions that ended more than *keep_s* seconds ago; its name, or nothing."""
     async with conn.cursor(row_factory=tuple_row) as cur:
         rows = await (await cur.execute(statement("drop_partitions", schema), {"keep_s": keep_s})).fetchall()
         return [row[0] for row in rows]

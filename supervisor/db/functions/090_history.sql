@@ -26,10 +26,11 @@ begin
 end
 $fn$;
 
--- drop_partitions: drop history's partitions that ended more than p_keep ago.
+-- drop_partitions: drop the oldest of history's partitions that ended more than p_keep ago.
 --
--- Returns  the names dropped. Dropping needs a lock that a reader of history may hold for long: a
---          call gives up after 200 ms (55P03), so that no ack queues behind it, and the next one tries again.
+-- Returns  the name dropped; none when there is none left. Dropping needs a lock that a reader of history
+--          may hold for long: a call gives up after 200 ms (55P03), so that no ack queues behind it, and
+--          the next one tries again. One at a time, so that what was dropped stays dropped.
 create or replace function {schema}.drop_partitions(p_keep interval) returns setof text
 language plpgsql set timezone = 'UTC' set lock_timeout = '200ms' as $fn$
 declare
@@ -41,7 +42,7 @@ begin
          where i.inhparent = format('%I.history', {schema_literal})::regclass
            and c.relname ~ '^history_[0-9]{8}$'
            and to_date(substr(c.relname, 9), 'YYYYMMDD') + 1 < (clock_timestamp() - p_keep)
-         order by 1
+         order by 1 limit 1
     loop
         execute format('drop table %I.%I', {schema_literal}, v_name);
         return next v_name;

@@ -74,7 +74,8 @@ create table {schema}.session (
 ) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 -- Every (queue, priority) in use, and its published low-water mark: no unclaimed row was visible
--- below it when it was written. Raised by whoever holds the sweep lock, never lowered.
+-- below it when it was written. Raised by whoever holds the sweep lock; lowered only when the clock was
+-- set back behind it.
 create table {schema}.lane (
     queue    text collate "C" not null,
     priority smallint         not null,
