@@ -12,7 +12,7 @@ from supervisor.cli.options import DatabaseUrl, Json, Schema
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from supervisor.db.operate import DeadJob, Ended, ParentRow, QueueDepth
+    from supervisor.db.overview import DeadJob, Ended, ParentRow, QueueDepth
 
 
 def status(
@@ -24,14 +24,14 @@ def status(
     """Show the queues, the supervisors with their workers, and the jobs that died last."""
     from supervisor.cli import output
     from supervisor.cli.service import connection, load
-    from supervisor.db import operate
+    from supervisor.db import overview
 
     settings = load(database_url=database_url, schema=schema)
     with connection(settings) as conn:
-        queues = operate.depths(conn, settings.schema_)
-        ended = operate.ended(conn, settings.schema_)
-        parents = operate.parents(conn, settings.schema_)
-        latest = operate.recent_dead(conn, settings.schema_, limit=dead)
+        queues = overview.depths(conn, settings.schema_)
+        ended = overview.ended(conn, settings.schema_)
+        parents = overview.parents(conn, settings.schema_)
+        latest = overview.recent_dead(conn, settings.schema_, limit=dead)
     if as_json:
         output.print_json(document(settings.schema_, queues, ended, parents, latest))
         return

@@ -1,18 +1,19 @@
-"""What operators ask and order, one typed function per statement: status, lists, retry, cancel.
+"""What operators ask and order, one typed function per statement: lists, one job, retry, cancel.
 
 Used by the command line on a plain, synchronous connection that lives as long as one command.
 
-Always true: nothing here counts without a limit or reads without a time limit, so a look at a queue of
-ten million jobs costs it nothing. What is raised is a SupervisorError of one line.
+Always true: every statement has a time limit, and a page or a batch costs what it holds, not what the queue
+holds. What is raised is a SupervisorError of one line.
 
-Elsewhere: what workers and parents send (jobs.py, tend.py); how it is shown (cli/).
+Elsewhere: the state of the whole (overview.py); what workers and parents send (jobs.py, tend.py); how it is
+shown (cli/).
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import psycopg
 from psycopg import Connection, errors
@@ -21,15 +22,6 @@ from psycopg.rows import class_row, dict_row, tuple_row
 from supervisor.db.link import first_line, service_conninfo
 from supervisor.db.statements import statement
 from supervisor.errors import DatabaseUnavailable, SchemaMissing, SupervisorError
-
-MOST_COUNTED: Final = 10_000
-"""Counts stop here, per lane; there may be more than what they tell."""
-_LIMIT: Final = {"limit": MOST_COUNTED + 1}
-_RUNNING_TIMEOUT: Final = "2s"
-_PLANS: Final = (
-    "select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), "
-    "set_config('enable_sort', 'off', true), set_config('jit', 'off', true)"
-)
 
 
 class StatementRefused(SupervisorError):
@@ -55,58 +47,6 @@ class StatementRefused(SupervisorError):
         if self.sqlstate == "42501":
             return f"the database refused: {self.reason}{code}: grant it to this role, or use one that has it"
         return f"the database refused: {self.reason}{code}"
-
-
-@dataclass(slots=True)
-class QueueDepth:
-    """The jobs of one queue. `running` is None where counting took too long; `at_least` names the
-    counts that are lower bounds; `oldest_due_s` is how long the first due job has waited."""
-
-    queue: str
-    due: int = 0
-    scheduled: int = 0
-    running: int | None = 0
-    dead: int = 0
-    oldest_due_s: float | None = None
-    at_least: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Ended:
-    """Jobs that have ended; `at_least` names the counts that are lower bounds."""
-
-    dead: int = 0
-    cancelled: int = 0
-    done: int = 0
-    at_least: list[str] = field(default_factory=list)
-
-
-class ParentRow(NamedTuple):
-    """A supervisor, as it last said. `expires_in_s` is below 0 when it was not heard of in time."""
-
-    name: str
-    host: str
-    pid: int
-    version: str
-    state: str
-    detail: dict[str, Any]
-    started_at: datetime
-    alive: bool
-    expires_in_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeadJob:
-    """A line of the list of recent deaths."""
-
-    id: int
-    kind: str
-    queue: str
-    reason: str
-    attempts: int
-    crashes: int
-    finished_at: datetime
-    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,65 +113,6 @@ def refusals(schema: str) -> Iterator[None]:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57P")):
             raise DatabaseUnavailable(first_line(error), unsure=True) from error
         raise StatementRefused(first_line(error), error.sqlstate) from error
-
-
-def depths(conn: Connection, schema: str) -> list[QueueDepth]:
-    """Every queue in use with its counts, bounded, by name."""
-    # Lanes are registered by the parents; where none runs, by whoever looks. A reader without the right to skips it.
-    with suppress(errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
-        conn.execute(statement("discover", schema))
-    found: dict[str, QueueDepth] = {}
-    with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-        cur.execute(_PLANS)
-        for queue, _, due, scheduled, waited in cur.execute(statement("lane_depths", schema), _LIMIT).fetchall():
-            depth = found.setdefault(queue, QueueDepth(queue))
-            depth.due += min(due, MOST_COUNTED)
-            depth.scheduled += min(scheduled, MOST_COUNTED)
-            if waited is not None:
-                depth.oldest_due_s = max(waited, depth.oldest_due_s or 0.0)
-            for name, count in (("due", due), ("scheduled", scheduled)):
-                if count > MOST_COUNTED and name not in depth.at_least:
-                    depth.at_least.append(name)
-    try:
-        with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-            cur.execute(_PLANS)
-            cur.execute("select set_config('statement_timeout', %s, true)", (_RUNNING_TIMEOUT,))
-            for queue, count in cur.execute(statement("running_depths", schema), _LIMIT).fetchall():
-                found.setdefault(queue, QueueDepth(queue)).running = count
-    except errors.QueryCanceled:
-        for depth in found.values():
-            depth.running = None
-    with conn.cursor(row_factory=tuple_row) as cur:
-        for queue, count in cur.execute(statement("dead_depths", schema), _LIMIT).fetchall():
-            depth = found.setdefault(queue, QueueDepth(queue))
-            depth.dead = min(count, MOST_COUNTED)
-            if count > MOST_COUNTED:
-                depth.at_least.append("dead")
-    return [found[queue] for queue in sorted(found)]
-
-
-def ended(conn: Connection, schema: str) -> Ended:
-    """How many jobs have ended, bounded."""
-    found = Ended()
-    with conn.cursor(row_factory=tuple_row) as cur:
-        counts = cur.execute(statement("ended_depths", schema), _LIMIT).fetchone() or (0, 0, 0)
-    for name, count in zip(("dead", "cancelled", "done"), counts, strict=True):
-        setattr(found, name, min(count, MOST_COUNTED))
-        if count > MOST_COUNTED:
-            found.at_least.append(name)
-    return found
-
-
-def parents(conn: Connection, schema: str) -> list[ParentRow]:
-    """The supervisors, living ones first."""
-    with conn.cursor(row_factory=tuple_row) as cur:
-        return [ParentRow(*row) for row in cur.execute(statement("parents", schema)).fetchall()]
-
-
-def recent_dead(conn: Connection, schema: str, *, limit: int) -> list[DeadJob]:
-    """The jobs that died last, latest first."""
-    with conn.cursor(row_factory=class_row(DeadJob)) as cur:
-        return cur.execute(statement("recent_dead", schema), {"limit": limit}).fetchall()
 
 
 def list_jobs(conn: Connection, schema: str, wanted: Filter, *, before: int | None, limit: int) -> list[JobRow]:

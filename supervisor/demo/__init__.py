@@ -1,7 +1,8 @@
 """The lab of the founding article, run through the real service: `supervisor demo`.
 
     lab.py      the whole: schema, service, five steps, report
-    steps.py    what each step does, and what its figures must be
+    steps.py    what each step does, and what its figures must be; step 4 is deaths.py
+    ground.py   sizes and settings, and waiting for facts
     process.py  the service as a subprocess, its log read as events
     figures.py  expected and measured
     screen.py   what is shown meanwhile

@@ -6,9 +6,10 @@ from rich.console import Console
 
 from supervisor.db.lab import lab_database
 from supervisor.demo.figures import Report
+from supervisor.demo.ground import SETTINGS, Ground
 from supervisor.demo.process import DemoFailed, LabService
 from supervisor.demo.screen import Screen, show_report
-from supervisor.demo.steps import SETTINGS, Lab
+from supervisor.demo.steps import Steps
 
 
 def run_lab(database_url: str, console: Console) -> Report:
@@ -25,8 +26,9 @@ def run_lab(database_url: str, console: Console) -> Report:
         )
         try:
             with Screen(console) as screen:
-                lab = Lab(db, service, screen, report)
-                for number, step in enumerate((lab.start, lab.enqueue, lab.clear, lab.look, lab.die, lab.stop)):
+                steps = Steps(Ground(db, service, screen, report))
+                lived = (steps.start, steps.enqueue, steps.clear, steps.look, steps.die, steps.stop)
+                for number, step in enumerate(lived):
                     screen.begin(number)
                     step()
         except DemoFailed as error:
