@@ -54,7 +54,8 @@ def test_a_stopped_worker_stalls_neither_the_parent_nor_its_siblings(
     assert one.events("worker.exited") == []
     report(
         f"B03: {WAKES} wake-ups in {enqueued_s:.1f} s, done by three workers after {drained_s:.1f} s;"
-        f" longest silence of the health page {watch.longest_silence_s:.2f} s; the stopped worker ran a job {back_s:.2f} s after SIGCONT"
+        f" longest silence of the health page {watch.longest_silence_s:.2f} s;"
+        f" the stopped worker ran a job {back_s:.2f} s after SIGCONT"
     )
     assert watch.longest_silence_s < 1.5
     assert back_s < 5.0
