@@ -1,5 +1,6 @@
 -- discover: lanes that have rows but no entry in the lane table (made by raw inserts, or announced to
--- nobody), and lanes whose entry is to be forgotten.
+-- nobody). Lanes that have been empty when looked at, once a day, are forgotten: else names that were
+-- used once would be read by every tick for ever. One that is used again is found again.
 --
 -- Looks only into the gaps between known lanes: one index descent per gap, and never a walk over the
 -- dead entries inside a lane.
@@ -19,6 +20,17 @@ declare
     v_found    record;
     v_known    record;
 begin
+    for v_known in
+        select l.queue, l.priority, l.mark_at, l.mark_id from {schema}.lane l where l.seen_at < clock_timestamp() - interval '1 day'
+    loop
+        if exists (select from {schema}.job j
+                    where j.queue = v_known.queue and j.priority = v_known.priority
+                      and (j.run_at, j.id + 0) >= (v_known.mark_at, v_known.mark_id)) then
+            update {schema}.lane l set seen_at = clock_timestamp() where l.queue = v_known.queue and l.priority = v_known.priority;
+        else
+            delete from {schema}.lane l where l.queue = v_known.queue and l.priority = v_known.priority;
+        end if;
+    end loop;
     for v_known in
         (select l.queue, l.priority, false as last from {schema}.lane l order by l.queue, l.priority)
         union all
