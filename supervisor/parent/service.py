@@ -219,6 +219,7 @@ class Parent:
         await self._fleet.drain(lambda: self._drain_deadline, "drain")
         await self._fleet.settle_down(_SETTLE_DOWN_S)
         self._runfile.write(state="drained")
+        self._beat_now.set()
         log.info("supervisor.drained", took_s=round(time.monotonic() - started, 2), workers_cut=self._fleet.cut)
 
     async def _shut(self) -> int:
@@ -482,6 +483,7 @@ class Parent:
     def _say_state(self, state: ServiceState) -> None:
         self._health.set_state(state)
         self._runfile.write(state=str(state), health_port=self._server.port if self._server else None)
+        self._beat_now.set()  # `supervisor status` reads it from the database
 
     def _spawn_task(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)

@@ -304,6 +304,21 @@ def test_drain_waits_for_what_runs(cli: Cli, db: Database, service: Callable[...
     cli("drain").refused(exits.FAILED, "no supervisor runs here")
 
 
+def test_status_tells_of_a_change_at_once(
+    cli: Cli, db: Database, service: Callable[..., Service], tmp_path: Path
+) -> None:
+    """It once told the state of up to ten seconds ago: `starting` of a ready service, `ready` of a drained one."""
+
+    def state() -> tuple[str, int]:
+        [seen] = cli("status", "--json").document["supervisors"]
+        return seen["state"], len([worker for worker in seen["workers"] if worker["state"] == "ready"])
+
+    service(processes=2, run_dir=tmp_path)
+    wait_until(lambda: state() == ("ready", 2), 3, "the service is shown ready")
+    cli("drain", "--wait")
+    wait_until(lambda: state() == ("draining", 0), 3, "the service is shown draining, without workers")
+
+
 def test_drain_gives_up_in_time(cli: Cli, db: Database, service: Callable[..., Service], tmp_path: Path) -> None:
     served = service(processes=1, run_dir=tmp_path)
     cli("enqueue", "t.sleep", '{"seconds": 60}')
