@@ -65,6 +65,9 @@ def service_conninfo(conninfo: str, application_name: str, connect_timeout_s: fl
         "target_session_attrs": "read-write",
     }
     given = conninfo_to_dict(conninfo)
+    # In a SQL_ASCII database the driver would else return bytes for text.
+    given.pop("client_encoding", None)
+    wanted["client_encoding"] = "UTF8"
     return make_conninfo(conninfo, **{key: value for key, value in wanted.items() if key not in given})
 
 
