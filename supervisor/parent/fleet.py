@@ -217,7 +217,8 @@ class Fleet:
         if self._recycling is child:
             self._recycling = None
         ooms = oom_kills()
-        death = Death(say_death(child.slot, child.pid, code, oom=ooms > self._ooms), caused)
+        why = say_death(child.slot, child.pid, code, oom=ooms > self._ooms)
+        death = Death(why, caused, child.board.fault())
         self._ooms = ooms
         if orderly and code == exits.CUT and self._stopping:
             self.cut += 1
@@ -246,6 +247,7 @@ class Fleet:
             why=death.why,
             caused=death.caused,
             restart_in_s=round(delay, 2),
+            **({"traceback": death.trace} if death.trace else {}),
         )
         metrics().restarts.labels(death.caused or ("crash" if what is Restart.WITHIN_BUDGET else "exit")).inc()
         self._later(self._spawn(child.slot, delay))

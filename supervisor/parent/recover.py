@@ -31,10 +31,12 @@ class Death:
         why: In words, with the exit code or the signal.
         caused: None if it died by itself; else why it was ended or left: deadline, drain, fence, recycle,
             fault (of the worker's own code, not of its jobs).
+        trace: What the interpreter wrote as it died: where each thread was.
     """
 
     why: str
     caused: str | None = None
+    trace: str = ""
 
 
 def judge(board: Snapshot, death: Death, *, base_s: float, cap_s: float) -> list[Settlement]:
@@ -55,7 +57,8 @@ def _outcome(entry: Entry, started: list[Entry], death: Death) -> Outcome:
     if death.caused is not None:
         return Outcome("interrupted", f"interrupted ({death.caused}): {death.why}", reason="interrupted")
     if len(started) == 1:
-        return Outcome("crashed", f"its worker died while running it: {death.why}", None, "crash")
+        trace = f"\n{death.trace}" if death.trace else ""
+        return Outcome("crashed", f"its worker died while running it: {death.why}{trace}", None, "crash")
     others = ", ".join(str(other.job_id) for other in started if other is not entry)[:200]
     return Outcome("suspect", f"its worker died while running it and jobs {others}: {death.why}", None, "suspect")
 

@@ -25,6 +25,9 @@ Layout, little endian, offsets in bytes:
       72  48 bytes   kind, UTF-8
      120  128 bytes  error, UTF-8
      248  8 bytes    reason, ASCII, NUL padded
+    and last, after the entries:
+       0  16 KiB     what the interpreter says of a fatal error (faulthandler), NUL padded: written to
+                     this memory, since the log's pipe may be full and would hold up the death
 
 Writing order, which a death can cut anywhere: sequence odd, fields, *then* the
 phase in one byte, sequence even. A move back to free or on to a later phase so
@@ -66,6 +69,7 @@ HEADER: Final = 256
 ENTRY: Final = 256
 KIND_BYTES: Final = 48
 ERROR_BYTES: Final = 128
+FAULT: Final = 16 * 1024
 # The words of the function `settle`, by their index; 0 is none yet.
 EVENTS: Final = (
     "", "done", "failed", "dead", "snoozed", "released", "interrupted", "crashed", "suspect", "unknown",
@@ -143,18 +147,19 @@ class Snapshot:
 class Board:
     """One worker's page; see the module's text for the layout.
 
-    Worker's side: `claim`, `start`, `return_`, `free`, `tick`, `set_header`, and reading `lease_until_ns`, `flags`.
-    Parent's side: `create`, `read`, `overdue`, `mark_killed`, `set_lease_until`, `set_flags`.
+    Worker's side: `claim`, `start`, `return_`, `free`, `tick`, `set_header`, `fault_fd`, and reading
+    `lease_until_ns`, `flags`.
+    Parent's side: `create`, `read`, `overdue`, `mark_killed`, `set_lease_until`, `set_flags`, `fault`.
     """
 
     def __init__(self, fd: int, entries: int) -> None:
         self.entries = entries
         self._fd = fd
-        self._map = mmap.mmap(fd, HEADER + entries * ENTRY)
+        self._map = mmap.mmap(fd, HEADER + entries * ENTRY + FAULT)
         self._bytes = memoryview(self._map)
         self._words = self._bytes.cast("Q")
         self._signed = self._bytes.cast("q")
-        self._phases = self._bytes[HEADER + 8 :: ENTRY]
+        self._phases = self._bytes[HEADER + 8 : HEADER + entries * ENTRY : ENTRY]
         # Lowest entries first, so that the pages in use stay few.
         self._free: deque[int] = deque(range(entries))
         self._sequence = [0] * entries
@@ -165,7 +170,7 @@ class Board:
         """A page of *entries* entries, empty; the parent's end. At least concurrency + prefetch + max_unacked."""
         if not 1 <= entries <= 1_000_000:
             raise ValueError(f"a board has 1 to 1,000,000 entries, not {entries}")
-        size = HEADER + entries * ENTRY
+        size = HEADER + entries * ENTRY + FAULT
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("supervisor-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, size)
@@ -294,6 +299,11 @@ class Board:
         if rss is not None:
             self._words[_RSS] = rss
 
+    def fault_fd(self) -> int:
+        """A descriptor to which a fatal error may write its last words: they are found here by `fault`."""
+        os.lseek(self._fd, HEADER + self.entries * ENTRY, os.SEEK_SET)
+        return self._fd
+
     @property
     def lease_until_ns(self) -> int:
         """Until when the parent has renewed this worker's lease; 0 before the first time."""
@@ -340,6 +350,11 @@ class Board:
             entries=entries,
         )
 
+    def fault(self) -> str:
+        """What the interpreter said when it died; empty if it said nothing."""
+        words = self._bytes[HEADER + self.entries * ENTRY :].tobytes().partition(b"\0")[0]
+        return words.decode("utf-8", "replace").strip()
+
     def overdue(self, now_ns: int) -> list[Entry]:
         """Started jobs whose deadline has passed: the cheap look that the parent takes often."""
         words = self._words
@@ -373,9 +388,7 @@ class Board:
 
 
 def _open_in_child(dup: Any, entries: int) -> Board:
-    board = Board(dup.detach(), entries)
-    board.close_fd()
-    return board
+    return Board(dup.detach(), entries)
 
 
 def _cut(text: str, limit: int) -> bytes:

@@ -90,7 +90,7 @@ def run_worker(config: WorkerConfig, sock: socket.socket, board: Board) -> None:
             signal.signal(number, lambda *_: None)
         log.configure(settings.log_format, settings.log_level)
         metrics.setup(config.metrics_dir, f"w{config.slot}")
-        faulthandler.enable()
+        faulthandler.enable(board.fault_fd())
         board.set_header(pid=os.getpid(), rss=_rss(), state=WorkerState.STARTING)
         preload = sys.modules.get("supervisor.worker.preload")
         if preload is None:

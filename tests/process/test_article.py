@@ -136,6 +136,9 @@ def test_a_bad_handler_is_charged_and_nobody_else_is(
     assert db.effects()[last] == 1
     assert one.alive
     assert one.stop() == 0
+    if kind.startswith("t.segv"):
+        assert "tests/support/handlers.py" in dead["last_error"], "it says where the handler was"
+        assert all("Segmentation fault" in event["traceback"] for event in one.events("worker.exited", code=-11))
     said = one.events("worker.recovered", charged_job=bad)
     assert len(said) == dead["crashes"]
 

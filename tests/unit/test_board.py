@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.job import Event
-from supervisor.wire.board import ENTRY, EVENTS, HEADER, Board, BoardFull, Phase, WorkerState
+from supervisor.wire.board import ENTRY, EVENTS, FAULT, HEADER, Board, BoardFull, Phase, WorkerState
 from tests.support.waiting import wait_until
 
 
@@ -149,15 +149,26 @@ def test_a_worker_cannot_take_the_memory_away(board: Board) -> None:
 def test_scribbled_memory_reads_as_nonsense_and_not_as_an_error(board: Board) -> None:
     generator = random.Random(7)
     for _ in range(200):
-        board._bytes[HEADER:] = generator.randbytes(16 * ENTRY)
+        board._bytes[HEADER:] = generator.randbytes(16 * ENTRY + FAULT)
         board._bytes[64:HEADER] = generator.randbytes(HEADER - 64)
         seen = board.read()
         board.overdue(2**62)
+        board.fault()
         for entry in seen.entries:
             assert entry.phase is not Phase.FREE
             assert entry.delay is None or math.isfinite(entry.delay)
             if entry.phase is Phase.RETURNED:
                 assert entry.event in EVENTS
+
+
+def test_last_words_are_found_and_cannot_grow_the_page(board: Board) -> None:
+    """A fatal error's traceback once went to the log's pipe, and a full one held up the death."""
+    assert board.fault() == ""
+    os.write(board.fault_fd(), b"Fatal Python error: Segmentation fault\n")
+    assert board.fault() == "Fatal Python error: Segmentation fault"
+    assert board.read().entries == []
+    with pytest.raises(PermissionError):
+        os.write(board._fd, bytes(FAULT))
 
 
 def check(board: Board, *, dead: bool = False) -> None:
