@@ -35,6 +35,7 @@ from supervisor.worker.run import Run
 from supervisor.worker.session import Session
 
 _MOST_RESULTS: Final = 500
+_MOST_TURNS: Final = 30
 _PAUSE_S: Final = (0.05, 2.0)
 
 log = get_logger("worker")
@@ -177,6 +178,14 @@ class Exchange:
             return 0
         return self.executor.room()
 
+    async def _gather(self) -> None:
+        """Let jobs that end within the next turns of the loop come along: a trip costs more than they do."""
+        for _ in range(_MOST_TURNS):
+            before = len(self._done)
+            await asyncio.sleep(0)
+            if len(self._done) == before:
+                return
+
     async def _round(self) -> None:
         if not self._session.id:
             await self._session.open()
@@ -186,6 +195,7 @@ class Exchange:
             await self._resolve_doubts()
         if self._other:
             await self._settle(self._other[:_MOST_RESULTS])
+        await self._gather()
         done = self._done[: self._ack_batch]
         limit = self._limit()
         check, self._check = self._check, False

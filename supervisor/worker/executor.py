@@ -176,20 +176,8 @@ class Executor:
         run.started = time.monotonic()
         timeout = job.timeout_s if job.timeout_s is not None else handler.timeout
         deadline = math.inf if timeout is None else run.started + timeout
-        run.context = Job(
-            id=job.id,
-            kind=job.kind,
-            queue=job.queue,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            crashes=job.crashes,
-            created_at=job.created_at,
-            run_at=job.run_at,
-            headers=json.loads(job.headers) if job.headers != "{}" else {},
-            deadline=None if timeout is None else deadline,
-            token=job.token,
-            services=RunServices(run, self._desk),
-        )
+        if handler.signature.job_parameter is not None:
+            run.context = self._context(run, None if timeout is None else deadline)
         self.running[job.id] = run
         self._moved_at = run.started
         self._board.start(run.entry, 0 if timeout is None else to_ns(deadline + handler.kill_after))
@@ -202,6 +190,24 @@ class Executor:
         else:
             run.task = self._loop.run_in_executor(self._threads, self._run_sync, run, handler)
             run.task.add_done_callback(lambda _: self._returned(run))
+
+    def _context(self, run: Run, deadline: float | None) -> Job:
+        """What the handler may know of this run; made only for handlers that ask for it."""
+        job = run.job
+        return Job(
+            id=job.id,
+            kind=job.kind,
+            queue=job.queue,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            crashes=job.crashes,
+            created_at=job.created_at,
+            run_at=job.run_at,
+            headers=json.loads(job.headers) if job.headers != "{}" else {},
+            deadline=deadline,
+            token=job.token,
+            services=RunServices(run, self._desk),
+        )
 
     async def _run_async(self, run: Run, handler: Handler[Any]) -> None:
         try:

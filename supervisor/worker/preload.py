@@ -7,6 +7,7 @@ the worker, which can report it; Python's fork server would swallow it or die.
 Always true: importing this module never raises, and leaves no thread behind that it started itself.
 """
 
+import gc
 import json
 import os
 import signal
@@ -38,3 +39,6 @@ try:
     import_handlers(json.loads(_modules))
 except HandlersFailed as error:
     failure = error
+# What is here now lives as long as the process: collections in the workers neither look at it nor copy its pages.
+gc.collect()
+gc.freeze()
