@@ -3,8 +3,9 @@
     connecting -> listening -> (probe fails, connection breaks) -> connecting ...
 
 The order is LISTEN, then tell the owner to look for itself, then wait: whatever was enqueued while
-nobody listened is found by that look. A self-test sends one notification through the same address and
-waits for it: a transaction-mode pooler accepts LISTEN and then never delivers.
+nobody listened is found by that look. A self-test sends one notification through the same address, over
+a connection of its own, and waits for it: a transaction-mode pooler accepts LISTEN and then delivers
+nothing but what the listening connection itself sends.
 
 Always true: `run` ends only when cancelled. A dead connection object is never used again. A half-open
 connection is found by a timed probe, not only by keepalives.
@@ -67,34 +68,35 @@ class Listener:
         failures = 0
         while True:
             try:
-                conn = await connect(
-                    self._conninfo,
-                    statement_timeout_s=PROBE_TIMEOUT_S,
-                    connect_timeout_s=self._connect_timeout_s,
-                )
-            except DatabaseUnavailable as error:
-                self._on_lost(error.reason)
-            else:
+                conn = await self._connect()
                 try:
                     await self._listen(conn)
                     failures = 0
-                except (psycopg.Error, TimeoutError, OSError) as error:
+                finally:
                     if self.listening:
                         failures = 0
-                    self._on_lost(first_line(error) or "no answer to the probe")
-                finally:
                     self.listening = False
                     with contextlib.suppress(psycopg.Error, OSError):
                         await conn.close()
+            except DatabaseUnavailable as error:
+                self._on_lost(error.reason)
+            except (psycopg.Error, TimeoutError, OSError) as error:
+                self._on_lost(first_line(error) or "no answer to the probe")
             pause = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
             failures += 1
             await asyncio.sleep(pause)
+
+    async def _connect(self) -> AsyncConnection:
+        return await connect(
+            self._conninfo, statement_timeout_s=PROBE_TIMEOUT_S, connect_timeout_s=self._connect_timeout_s
+        )
 
     async def _listen(self, conn: AsyncConnection) -> None:
         nonce = f"self-test {secrets.token_hex(8)}"
         listen = sql.SQL("listen {}").format(sql.Identifier(self._channel))
         await answered(conn, conn.execute(listen), PROBE_TIMEOUT_S)
-        await answered(conn, conn.execute("select pg_notify(%s, %s)", (self._channel, nonce)), PROBE_TIMEOUT_S)
+        async with await self._connect() as other:
+            await answered(other, other.execute("select pg_notify(%s, %s)", (self._channel, nonce)), PROBE_TIMEOUT_S)
         if not await self._hear(conn, nonce):
             self._on_deaf()
             # Stay deaf until the connection is replaced: nothing will come, polling does the work.

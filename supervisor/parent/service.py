@@ -139,8 +139,9 @@ class Parent:
             await self._check_schema()
             if not self._exit.is_set():
                 self._start_parts()
-                self._fleet.start()
-                await self._until_ready_or_exit(started)
+                if not self._drain_wanted.is_set():  # told to drain while the database was away
+                    self._fleet.start()
+                    await self._until_ready_or_exit(started)
                 await self._drain_wanted.wait()
                 await self._drain()
                 await self._exit.wait()
@@ -218,7 +219,7 @@ class Parent:
         started = time.monotonic()
         await self._fleet.drain(lambda: self._drain_deadline, "drain")
         await self._fleet.settle_down(_SETTLE_DOWN_S)
-        self._runfile.write(state="drained")
+        self._runfile.write(state="drained", name=self._settings.name)
         self._beat_now.set()
         log.info("supervisor.drained", took_s=round(time.monotonic() - started, 2), workers_cut=self._fleet.cut)
 
@@ -263,6 +264,8 @@ class Parent:
         if not self._drain_wanted.is_set():
             log.info("supervisor.draining", signal="SIGUSR1", did="staying until SIGTERM")
         self._begin_drain()
+        if not self._tasks:
+            self._runfile.write(state="drained", name=self._settings.name)  # nothing was begun yet
 
     def _hangup_signal(self) -> None:
         """From a terminal: it was closed, so stop. From a script: a wish to reload, which must not be the end."""
@@ -358,10 +361,13 @@ class Parent:
         report = await self._tender.tick()
         if self._lanes.announced:
             await self._tend_link.call(lambda conn: tend.add_lanes(conn, self._schema, sorted(self._lanes.announced)))
+        unheard = report.lanes.keys() - self._lanes.known.keys()
         message = self._lanes.refresh(report.lanes)
         if message is not None:
             for child in self._fleet.living():
                 child.tell(message)
+        if unheard:
+            self._look_now.set()  # no notification told of these, so none will tell of their jobs
 
     async def _poll_loop(self) -> None:
         """Look for due jobs now and then, whatever notifications say."""
@@ -482,7 +488,8 @@ class Parent:
 
     def _say_state(self, state: ServiceState) -> None:
         self._health.set_state(state)
-        self._runfile.write(state=str(state), health_port=self._server.port if self._server else None)
+        port = self._server.port if self._server else None
+        self._runfile.write(state=str(state), name=self._settings.name, health_port=port)
         self._beat_now.set()  # `supervisor status` reads it from the database
 
     def _spawn_task(self, work: Any) -> None:
