@@ -1,11 +1,11 @@
-"""`supervisor drain`: let the service on this machine finish what it runs and take nothing more.
+"""`supervisor drain`: let a service on this machine finish what it runs and take nothing more.
 
     read the run file --SIGUSR1--> parent drains and stays --> its run file says "drained"
 
 For a preStop hook: `supervisor drain --wait`, then SIGTERM ends it at once.
 
-Always true: the signal goes to the process that wrote the run file, never to a stranger that got its pid
-later.
+Always true: the signal goes to a process that wrote a run file, never to a stranger that got its pid
+later; with several services here, to none unless one is named.
 """
 
 import os
@@ -28,6 +28,7 @@ def drain(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Wait no longer.  [default: the drain timeout + 10]")
     ] = None,
+    pid: Annotated[int | None, typer.Option(help="Which one, where several run.")] = None,
     run_dir: RunDir = None,
     as_json: Json = False,
 ) -> None:
@@ -37,16 +38,9 @@ def drain(
     from supervisor.cli import output
     from supervisor.cli.failures import CommandFailed
     from supervisor.cli.service import load
-    from supervisor.parent.runfile import RunFile
 
     settings = load(run_dir=run_dir)
-    file = RunFile(settings.run_dir)
-    found = file.read()
-    if found is None or not wrote(file.path, int(found["pid"])):
-        raise CommandFailed(
-            f"no supervisor runs here: {file.path} is missing, or what wrote it has gone. "
-            "Use the user and the SUPERVISOR_RUN_DIR of the service"
-        )
+    found = _choose(settings.run_dir, pid)
     pid, began = int(found["pid"]), time.monotonic()
     if found.get("state") != "drained":
         try:
@@ -61,7 +55,7 @@ def drain(
         screen = output.console(stderr=True)
         waiting = screen.status(f"waiting for pid {pid} to drain") if screen.is_terminal else nullcontext()
         with waiting:
-            state = _until_drained(file, pid, began + patience)
+            state = _until_drained(settings.run_dir, found, began + patience)
         if state == "draining":
             raise CommandFailed(
                 f"the supervisor (pid {pid}) has not drained within {patience:g} s and goes on draining: "
@@ -77,28 +71,34 @@ def drain(
         output.console().print(f"the supervisor (pid {pid}) {how}, after {took:.1f} s", style="green")
 
 
-def _until_drained(file: Any, pid: int, deadline: float) -> str:
+def _choose(run_dir: Path, pid: int | None) -> dict[str, Any]:
+    from supervisor.cli.failures import CommandFailed
+    from supervisor.parent.runfile import living
+
+    found = living(run_dir)
+    if pid is not None:
+        found = [facts for facts in found if facts["pid"] == pid]
+    if not found:
+        which = f"with pid {pid} " if pid is not None else ""
+        raise CommandFailed(
+            f"no supervisor {which}runs here: {run_dir} has no run file of a living one. "
+            "Use the user and the SUPERVISOR_RUN_DIR of the service"
+        )
+    if len(found) > 1:
+        pids = ", ".join(f"{facts['pid']} ({facts.get('name', '?')})" for facts in found)
+        raise CommandFailed(f"{len(found)} supervisors run here: name one with --pid: {pids}")
+    return found[0]
+
+
+def _until_drained(run_dir: Path, parent: Mapping[str, Any], deadline: float) -> str:
+    from supervisor.parent.runfile import state_of
+
     while True:
-        found: Mapping[str, Any] | None = file.read()
-        if found is None or found.get("pid") != pid:
+        state = state_of(run_dir, parent)
+        if state is None:
             return "gone"
-        if found.get("state") == "drained":
+        if state == "drained":
             return "drained"
         if time.monotonic() >= deadline:
             return "draining"
         time.sleep(_LOOK_EVERY_S)
-
-
-def wrote(path: Path, pid: int) -> bool:
-    """Whether process *pid* may have written *path*: it had started by then. True where that cannot be told."""
-    try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-        booted = next(
-            int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime ")
-        )
-        started = booted + ticks / os.sysconf("SC_CLK_TCK")
-        return started <= path.stat().st_mtime + 2.0  # btime is whole seconds
-    except FileNotFoundError:
-        return not Path("/proc/self/stat").exists()
-    except (OSError, ValueError, IndexError, StopIteration):
-        return True

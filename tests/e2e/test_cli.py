@@ -328,15 +328,37 @@ def test_drain_gives_up_in_time(cli: Cli, db: Database, service: Callable[..., S
 
 def test_drain_leaves_a_stranger_with_the_pid_alone(bare: Cli, tmp_path: Path) -> None:
     """A killed parent leaves its file, and its pid goes to somebody else: SIGUSR1 would end that one."""
-    file = tmp_path / "parent.json"
     with subprocess.Popen(["sleep", "60"]) as stranger:
-        file.write_text(json.dumps({"pid": stranger.pid, "state": "ready"}))
-        os.utime(file, (0, file.stat().st_mtime - 3600))
+        file = tmp_path / f"parent-{stranger.pid}.json"
+        file.write_text(json.dumps({"pid": stranger.pid, "started": "1", "state": "ready"}))
         try:
             bare("drain").refused(exits.FAILED, "no supervisor runs here")
             assert stranger.poll() is None
+            assert not file.exists()
         finally:
             stranger.kill()
+
+
+def test_drain_asks_which_one_where_several_run(
+    cli: Cli, db: Database, service: Callable[..., Service], tmp_path: Path
+) -> None:
+    """Two services of one user share a run directory: neither is drained by accident."""
+    first, second = (service(processes=1, run_dir=tmp_path, name=name) for name in ("one", "two"))
+    cli("drain").refused(exits.FAILED, "2 supervisors run here", str(first.parent_pid), str(second.parent_pid))
+    cli("drain", "--wait", "--pid", str(first.parent_pid))
+    assert first.events("supervisor.drained")
+    assert not second.events("supervisor.drained")
+
+
+def test_drain_is_heard_while_the_database_is_away(
+    cli: Cli, db: Database, service: Callable[..., Service], tmp_path: Path
+) -> None:
+    """A preStop hook must not wait for a database that the service itself waits for."""
+    away = Service(db, processes=1, run_dir=tmp_path, database_url="postgresql://u@127.0.0.1:1/none")
+    with away:
+        away.wait_event("database.unreachable", 20)
+        cli("drain", "--wait", "--timeout", "10")
+        assert away.stop() == exits.OK
 
 
 # -- migrate, and a database that does not fit ------------------------------------------
