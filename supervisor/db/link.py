@@ -8,7 +8,8 @@ connection that does not answer by then is closed, never handed on in an unknown
 up, not by cancelling: the driver would first ask the server to cancel, and a server that is frozen or out
 of reach does not answer that either.
 
-Always true: sessions run at READ COMMITTED whatever the role's default is; a connection that failed
+Always true: sessions run at READ COMMITTED whatever the role's default is (behind a transaction pooler the
+role's default must be that: a statement there says so if it is not); a connection that failed
 with a connection error is not used again; what is raised says whether the server may have done the
 work: DatabaseUnavailable.unsure is true when the statement had been sent.
 
@@ -41,11 +42,13 @@ RETRYABLE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 # The server is up but cannot take writes (a standby, or read-only after a failover): look for another.
 _WRONG_SERVER: Final = frozenset({"25006", "57P03", "57P01", "57P02", "53300"})
 _HANG_UP_S: Final = 1.0
+# Returns no row, and sets nothing, where the session is not ours: see _set_up.
 _SETUP: Final = (
     "select set_config('default_transaction_isolation', 'read committed', false), "
     "set_config('default_transaction_read_only', 'off', false), "
     "set_config('idle_in_transaction_session_timeout', '0', false), "
-    "set_config('statement_timeout', %s, false), set_config('lock_timeout', '0', false)"
+    "set_config('statement_timeout', %s, false), set_config('lock_timeout', '0', false) "
+    "where pg_backend_pid() = %s"
 )
 
 
@@ -116,7 +119,14 @@ async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_
 
 
 async def _set_up(conn: AsyncConnection, statement_timeout: str) -> None:
-    await conn.execute(_SETUP, (statement_timeout,))
+    """Settings for the session, if it is ours.
+
+    A pooler gives its clients process ids of its own making. Behind it each transaction may meet another
+    session: what is set, or prepared, there would be found by others and missed by us.
+    """
+    done = await conn.execute(_SETUP, (statement_timeout, conn.info.backend_pid), prepare=False)
+    if await done.fetchone() is None:
+        conn.prepare_threshold = None
 
 
 class Link:
@@ -276,14 +286,17 @@ class HandlerPools:
 
 async def _configure_async(conn: AsyncConnection) -> None:
     await conn.set_autocommit(True)
-    await conn.execute(_SETUP, ("0",))
+    await _set_up(conn, "0")
     await conn.set_autocommit(False)
+    await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
 
 def _configure_sync(conn: Connection) -> None:
     conn.autocommit = True
-    conn.execute(_SETUP, ("0",))
+    if conn.execute(_SETUP, ("0", conn.info.backend_pid), prepare=False).fetchone() is None:
+        conn.prepare_threshold = None
     conn.autocommit = False
+    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
 def first_line(error: BaseException) -> str:
