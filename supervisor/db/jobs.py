@@ -143,13 +143,13 @@ async def work(
     """Acknowledge *acks* and claim up to *limit* due jobs of *lanes*, best lane first.
 
     Any number of workers may call this at once; each job goes to one of them. Claimed jobs come lane by
-    lane, each in (run_at, id) order; their attempt and token are already counted up. Acks are sent in the
-    order of ids, in which everything takes its row locks: else a cancel of the same jobs could deadlock.
+    lane, each in (run_at, id) order; their attempt and token are already counted up. Of several
+    acks of one job only that of its latest run is sent: the others are stale.
 
     Raises:
         psycopg.Error QS001: the session is closed; nothing was acknowledged or claimed.
     """
-    acks = sorted(acks)
+    acks = list({ack.id: ack for ack in sorted(acks)}.values())
     async with conn.cursor(row_factory=tuple_row, binary=True) as cur:
         await cur.execute(
             statement("work", schema),
@@ -248,7 +248,7 @@ async def move_session(
     held: Sequence[tuple[int, int]],
 ) -> set[int]:
     """Carry the (id, token) pairs of *held* from session *old* to *new*; the ids that came along."""
-    held = sorted(held)
+    held = list(dict(sorted(held)).items())
     async with conn.cursor(row_factory=tuple_row) as cur:
         await cur.execute(
             statement("move_session", schema),

@@ -72,7 +72,7 @@ def work(
     schema: str = "supervisor",
 ) -> Claim:
     """Send work() as a worker does."""
-    acks = sorted(acks)
+    acks = list(acks)
     from_marks = [(marks or {}).get(lane, Mark()) for lane in lanes]
     rows = conn.execute(
         statement("work", schema),

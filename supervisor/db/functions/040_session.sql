@@ -42,8 +42,8 @@ $fn$;
 --
 -- A claim whose answer never arrived has leased jobs that the worker does not know of. The jobs it
 -- does know move to the new session; the old one ends, and a sweep frees what it still holds.
--- Params   ids, claims: the known jobs and their fencing tokens, ids in rising order (for the locks). Sent
---          again with the same new id, after this one's own answer was lost, it returns the same.
+-- Params   ids, claims: the known jobs, each once, and their fencing tokens. Sent again with the same new
+--          id, after this one's own answer was lost, it returns the same.
 -- Returns  the ids held under the new session. A missing one lost its lease.
 create or replace function {schema}.move_session(p_old bigint, p_new bigint, p_parent bigint, p_name text, p_lease_s float8,
                                                  p_ids bigint[], p_claims bigint[]) returns setof bigint
@@ -59,15 +59,14 @@ begin
     perform {schema}.open_session(p_new, p_parent, p_name, p_lease_s);
     update {schema}.job j
        set lease = p_new
-      from unnest(p_ids, p_claims) as held (id, claims)
-     where j.id = held.id and j.lease = p_old and j.claims = held.claims
+     where j.id = any (p_ids) and j.lease = p_old and j.claims = p_claims[array_position(p_ids, j.id)]
        and exists (select from {schema}.session s where s.id = p_old and s.closed_at is null);
     perform {schema}.close_session(p_old);
     return query
     select j.id
-      from unnest(p_ids, p_claims) as held (id, claims)
-      join {schema}.job j on j.id = held.id and j.lease = p_new and j.claims = held.claims
-     where exists (select from {schema}.session s where s.id = p_new and s.closed_at is null);
+      from {schema}.job j
+     where j.id = any (p_ids) and j.lease = p_new and j.claims = p_claims[array_position(p_ids, j.id)]
+       and exists (select from {schema}.session s where s.id = p_new and s.closed_at is null);
 end
 $fn$;
 

@@ -2,7 +2,8 @@
 --
 -- Moves    running -> done for (ids, claims); queued -> running for up to p_limit jobs.
 -- Params   p_session: the worker's session; it must be live, else SQLSTATE QS001 and nothing happens.
---          p_ids, p_claims, p_took: job ids, their fencing tokens, seconds each ran; one length.
+--          p_ids, p_claims, p_took: job ids, each once, their fencing tokens, seconds each ran; one
+--          length.
 --          p_keep: what history keeps of a finished job: 0 nothing, 1 its row without the payload,
 --          2 all. p_queues, p_priorities, p_mark_at, p_mark_id: the lanes to claim from, best first,
 --          with the low-water mark to scan from. p_limit: most jobs to claim; 0 claims none.
@@ -12,11 +13,12 @@
 --          acks accepted, ids whose lease was lost, whether every lane was read to its end, seconds
 --          to the next job that will be due (null: none), the database's clock in epoch seconds when
 --          the lanes were read: nothing that was stamped later can have been seen.
--- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks lock their rows in the order
---          given: callers give ids in rising order, as settle and cancel_job take them. Ack first,
---          claim second, as separate statements: fused into one they can deadlock.
+-- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
+--          ids, as settle and cancel_job do. Ack first, claim second, as separate statements: fused
+--          into one they can deadlock.
 -- Index    job_pkey for acks, job_lane for claims. The settings below pin the plans: statistics that
---          are missing or stale can never turn a claim into a scan or a sort.
+--          are missing or stale can never turn a claim into a scan or a sort. Acks join nothing: a join
+--          that was planned while the table was empty read the whole index for each batch.
 create or replace function {schema}.work(
     p_session    bigint,
     p_ids        bigint[],
@@ -61,11 +63,10 @@ begin
     if p_ids <> '{}' then
         with gone as (
             delete from {schema}.job j
-             using unnest(p_ids, p_claims, p_took) as held (id, claims, took)
-             where j.id = held.id and j.lease = p_session and j.claims = held.claims
+             where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[array_position(p_ids, j.id)]
             returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
                       j.queue, j.kind, j.unique_key, j.last_error, j.errors, j.payload, j.headers,
-                      held.took),
+                      p_took[array_position(p_ids, j.id)] as took),
         kept as (
             insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
                                           max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
