@@ -27,6 +27,7 @@ from supervisor.clock import to_ns
 from supervisor.db.jobs import ClaimedJob
 from supervisor.errors import LeaseLost, UnknownKind
 from supervisor.handler import Handler, Job
+from supervisor.metrics import metrics
 from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
 from supervisor.worker.run import Run, RunServices, TransactionDesk
@@ -170,6 +171,7 @@ class Executor:
     def _start(self, run: Run) -> None:
         handler = self._handlers.get(run.job.kind)
         if handler is None:
+            metrics().unknown_kinds.inc()
             raise UnknownKind(run.job.kind)
         job = run.job
         run.handler = handler
