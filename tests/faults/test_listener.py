@@ -79,7 +79,7 @@ def test_after_a_restart_of_the_server_it_listens_again(db: Database, server: Se
     """B24: twice, once with a crash. While it is away: readiness says polling. Afterwards it uses next to no CPU."""
     one = service(handlers=MODULES, processes=1, poll_every_s=30)
     for mode in ("fast", "immediate"):
-        server.stop(mode)  # type: ignore[arg-type]
+        server.stop(mode)
         wait_until(lambda: "polling" in json.loads(one.get("/readyz")[1])["degraded"], 10, "readiness says polling")
         assert not listening(one)
         server.start()
