@@ -3,6 +3,7 @@
     exchange --take--> backlog --start--> running --returned--> exchange
                           |
                           +--give_back--> exchange (released)         draining, or a suspect needs quiet
+                          '--aside--> backlog                         a suspect that cannot run alone soon
 
 `async def` handlers run on the loop, plain `def` handlers in threads, one per slot.
 
@@ -37,6 +38,8 @@ _FOR_EVER_S = 366 * 86400.0
 _PREFETCH_FOR_S = 0.25
 _STUCK_AFTER_S = 0.5
 _MEAN_WEIGHT = 0.1
+_QUIET_S = 2.0
+_NOISE_PER_QUIET = 10.0
 
 
 class Sink(Protocol):
@@ -81,6 +84,9 @@ class Executor:
         self._backlog: deque[Run] = deque()
         self.running: dict[int, Run] = {}
         self._alone = False
+        self._aside: deque[Run] = deque()  # suspects for which it did not become quiet in time
+        self._quiet_s = _QUIET_S
+        self._no_quiet_until = 0.0
         self._stopped = False
         self._mean_s = 0.0  # how long jobs ran lately, an exponential mean
         self._moved_at = time.monotonic()  # when a slot last came free or was filled
@@ -90,15 +96,16 @@ class Executor:
 
     @property
     def waiting(self) -> int:
-        """Jobs in the backlog."""
-        return len(self._backlog)
+        """Jobs held and not started."""
+        return len(self._backlog) + len(self._aside)
 
     def room(self) -> int:
         """How many jobs to claim now: enough to fill slots and backlog, or 0 while the backlog is half full."""
         prefetch = self._prefetch_now()
         if self._stopped or self._alone or len(self._backlog) > prefetch // 2:
             return 0
-        return max(0, self._slots + prefetch - len(self.running) - len(self._backlog))
+        aside = max(0, len(self._aside) - self._prefetch)
+        return max(0, self._slots + prefetch - len(self.running) - len(self._backlog) - aside)
 
     def _prefetch_now(self) -> int:
         """As many jobs as these slots start within _PREFETCH_FOR_S, judged by how long the last ones ran."""
@@ -117,7 +124,7 @@ class Executor:
 
     def held(self) -> list[Run]:
         """Every run that has not returned."""
-        return [*self.running.values(), *self._backlog]
+        return [*self.running.values(), *self._backlog, *self._aside]
 
     def take(self, jobs: list[ClaimedJob]) -> None:
         """Hold *jobs*, just claimed, and start what fits."""
@@ -127,6 +134,8 @@ class Executor:
 
     def fill(self) -> None:
         """Start jobs from the backlog while slots are free."""
+        if self._aside and not self._alone and (not self.running or time.monotonic() >= self._no_quiet_until):
+            self._backlog.appendleft(self._aside.popleft())
         while self._backlog and not self._alone and not self._stopped and len(self.running) < self._slots:
             if time.monotonic() >= self._lease_until():
                 # The leases may have passed: start nothing until the parent has renewed them.
@@ -135,7 +144,7 @@ class Executor:
                 return
             if self._backlog[0].job.suspect:
                 self._quiet_for_suspect()
-                return
+                continue
             self._try_start(self._backlog.popleft())
 
     def _check_lease(self) -> None:
@@ -143,17 +152,35 @@ class Executor:
         self.fill()
 
     def _quiet_for_suspect(self) -> None:
-        """A suspect is next: hand the others back, and start it once nothing else runs."""
+        """A suspect is next: hand the others back, and start it once nothing else runs.
+
+        The longer what runs takes, the longer this worker would idle, so it is tried for a while only, then
+        others are run for ten times as long, then it is tried for twice as long.
+        """
         suspect = self._backlog.popleft()
+        if self.running and time.monotonic() < self._no_quiet_until:
+            self._aside.append(suspect)
+            return
         for run in self.give_back():
             self._end(run, Outcome("released", reason="suspect_alone"))
         if self.running:
             self._backlog.append(suspect)
             self._alone = True  # nothing is claimed or started meanwhile
+            self._loop.call_later(self._quiet_s, self._give_up_quiet, suspect)
             return
         self._alone = True
+        self._quiet_s = _QUIET_S
         if not self._try_start(suspect):
             self._alone = False
+
+    def _give_up_quiet(self, suspect: Run) -> None:
+        if self._alone and self._backlog and self._backlog[0] is suspect:
+            self._alone = False
+            self._aside.append(self._backlog.popleft())
+            self._no_quiet_until = time.monotonic() + _NOISE_PER_QUIET * self._quiet_s
+            self._quiet_s *= 2
+            self._sink.room_made()
+            self.fill()
 
     def _try_start(self, run: Run) -> bool:
         """Start *run*; whether it runs now. One that cannot even be started ends as failed, and harms nobody else."""
@@ -284,6 +311,8 @@ class Executor:
     def stop_starting(self) -> None:
         """Start nothing more, and release what waits."""
         self._stopped = True
+        self._backlog.extend(self._aside)
+        self._aside.clear()
         for run in self.give_back():
             self._end(run, Outcome("released", reason="drain"))
 
@@ -297,6 +326,7 @@ class Executor:
             else:
                 self._board.free(run.entry)
         self._backlog = deque(run for run in self._backlog if id(run) not in gone)
+        self._aside = deque(run for run in self._aside if id(run) not in gone)
 
     def interrupt(self) -> None:
         """The drain deadline has passed: cancel what can be cancelled."""
