@@ -10,6 +10,7 @@ import pytest
 
 from supervisor import exits
 from tests.process.conftest import FULL
+from tests.support import proc
 from tests.support.database import Database
 from tests.support.jobs import enqueue, enqueue_all, job, wait_done
 from tests.support.service import Service
@@ -39,8 +40,11 @@ def test_a_stop_at_any_moment_loses_no_job_and_spends_no_attempt(
             else:
                 one.wait_event("supervisor.starting")
             time.sleep(moment)  # the moment of the stop is what is random
-            code = one.stop()
-            assert code == exits.OK, one.tail()
+            if number % 3:
+                one.send(signal.SIGTERM)
+            else:
+                os.killpg(one.parent_pid, signal.SIGTERM)
+            assert one.wait_exit() == exits.OK, one.tail()
             statuses = db.statuses()
             assert set(statuses) <= {"done", "queued"}, statuses
             assert sum(statuses.values()) == 200
@@ -52,6 +56,32 @@ def test_a_stop_at_any_moment_loses_no_job_and_spends_no_attempt(
             assert db.value("select count(*)::int from supervisor.session where closed_at is null") == 0
         left_queued += bool(statuses.get("queued"))
     report(f"B08: {ROUNDS} stops, {left_queued} of them with jobs still queued")
+
+
+@pytest.mark.timeout(240)
+def test_workers_killed_while_they_drain_leave_nothing_running(db: Database, service: Start) -> None:
+    """The last recoveries are waited for: a death in the middle of a stop is settled before the service is gone."""
+    rng = random.Random()
+    for _ in range(8):
+        db.execute("truncate effects")
+        db.execute("truncate supervisor.job, supervisor.history")
+        enqueue(db, "t.sleep", {"seconds": 0.5}, count=60, max_crashes=100)
+        enqueue(db, "t.sleep_sync", {"seconds": 0.5}, count=60, max_crashes=100)
+        one = service(processes=3, concurrency=5, prefetch=10)
+        db.wait_for("select count(*)::int > 10 from effects where note = 'start'", True)
+        pids = one.worker_pids()
+        one.send(signal.SIGTERM)
+        for pid in rng.sample(pids, rng.randint(1, 3)):
+            time.sleep(rng.uniform(0.0, 0.2))  # the moment of the kill is what is random
+            proc.kill(pid)
+        assert one.wait_exit() == exits.OK
+        statuses = db.statuses()
+        assert set(statuses) <= {"done", "queued"}, statuses
+        assert sum(statuses.values()) == 120
+        assert db.rows("select id from supervisor.job where attempts <> 0") == []
+        charged = [event["charged_job"] for event in one.events("worker.recovered") if event["charged_job"] is not None]
+        assert db.value("select coalesce(sum(crashes), 0)::int from supervisor.jobs") == len(charged)
+        assert db.value("select count(*)::int from supervisor.session where closed_at is null") == 0
 
 
 def test_what_ends_during_the_drain_is_recorded(db: Database, service: Start) -> None:
