@@ -18,8 +18,10 @@ begin
             execute format('create table %I.%I partition of %I.history for values from (%L) to (%L)',
                            {schema_literal}, v_name, {schema_literal}, v_day::timestamptz, (v_day + 1)::timestamptz);
             v_made := v_made + 1;
-        exception when duplicate_table or check_violation or lock_not_available then
-            null;
+        exception
+            when duplicate_table or check_violation then null;
+            -- Acks queue behind each try: one is enough. There are days of time for the next call.
+            when lock_not_available then exit;
         end;
     end loop;
     return v_made;
