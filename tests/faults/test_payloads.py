@@ -78,7 +78,8 @@ def test_unreadable_payloads_are_dead_at_once_with_a_clear_text(db: Database, se
     """B21: within 2 s, by the reason `payload`, naming the argument and quoting nothing; batch mates unaffected."""
     one = service(handlers=MODULES, processes=1)
     workers = one.worker_pids()
-    jobs, mates = {}, []
+    jobs: dict[str, int] = {}
+    mates: list[int] = []
     with db.connect().transaction():
         for name, (payload, _) in UNREADABLE.items():
             jobs[name] = insert(db, "f.typed", payload)
