@@ -70,9 +70,10 @@ def migrate(conninfo: str, schema: str = "supervisor", *, lock_timeout_s: float 
 
 def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> MigrationReport:
     cur = conn.cursor(row_factory=tuple_row)
+    # The role's own limits are meant for other work. Another migration is waited for as long as it takes.
+    cur.execute("select set_config(name, '0', true) from unnest(array['statement_timeout', 'lock_timeout']) as name")
     cur.execute(_LOCK, (schema,))
     cur.execute("select set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
-    cur.execute("select set_config('statement_timeout', '0', true)")
     name = sql.Identifier(schema)
     cur.execute("select 1 from pg_catalog.pg_namespace where nspname = %s", (schema,))
     if cur.fetchone() is None:  # "if not exists" would ask for the right to create even when it does

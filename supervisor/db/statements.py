@@ -19,7 +19,7 @@ from psycopg import sql
 
 from supervisor.errors import InvalidJob
 
-_SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_SCHEMA_NAME: Final = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,47}")
 
 
 def check_schema(schema: str) -> str:
@@ -27,7 +27,8 @@ def check_schema(schema: str) -> str:
     if not _SCHEMA_NAME.fullmatch(schema):
         raise InvalidJob(
             "schema",
-            "must be 1 to 48 of a-z, 0-9 and _, not starting with a digit (set SUPERVISOR_SCHEMA)",
+            "must be 1 to 48 of a-z, 0-9 and _, not starting with a digit or pg_, and not information_schema "
+            "(set SUPERVISOR_SCHEMA)",
         )
     return schema
 
