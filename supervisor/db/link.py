@@ -246,7 +246,12 @@ class HandlerPools:
                 name="handlers",
             )
             await self._async.open()
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
         async with self._async.connection() as conn:
+            if task and task.cancelling() > cancels:
+                # Python 3.11's wait_for, which the pool waits with, loses a cancellation that comes with its result.
+                raise asyncio.CancelledError
             yield conn
 
     def sync_pool(self) -> ConnectionPool:

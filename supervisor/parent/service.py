@@ -205,6 +205,7 @@ class Parent:
             self._changed.clear()
             await self._changed.wait()
         if not self._drain_wanted.is_set():
+            self._health.set_workers(ready=len(self._fleet.ready()), total=self._settings.processes)
             self._say_state(ServiceState.READY)
             log.info(
                 "supervisor.ready",
