@@ -128,11 +128,11 @@ def test_no_worker_holds_a_socket_of_another(db: Database, service: Start) -> No
     assert time.monotonic() - began < 2.0, "the first-started worker's death was noticed late"
 
 
-@pytest.mark.timeout(900 if FULL else 120)
+@pytest.mark.timeout(300)
 def test_replacing_workers_leaks_no_descriptor(db: Database, service: Start) -> None:
     """B02: after many rounds the parent and the fork server have as many as in the beginning."""
     one = service(processes=2, restart_budget=10_000)
-    rounds = 300 if FULL else 40
+    rounds = 300
     fork_server = fork_server_of(one)
     replaced(one, 0, one.workers()[0], signal.SIGKILL)  # what is opened once is open now
     wait_until(lambda: len(one.events("worker.exited")) == 1, 5)
@@ -191,11 +191,11 @@ class Flood:
                 self.pages.append(page)
 
 
-@pytest.mark.timeout(600 if FULL else 180)
+@pytest.mark.timeout(300)
 def test_workers_born_in_a_flood_are_whole(db: Database, service: Start, report: Callable[[str], None]) -> None:
     """B04: respawns while notifications, signals and requests rain. The children run jobs, idle without work,
     answer SIGTERM; no page and no log line is said twice."""
-    rounds = 200 if FULL else 40
+    rounds = 200
     one = service(processes=2, restart_budget=10_000, health_port="auto")
     with Flood(db, one) as flood:
         for number in range(rounds):

@@ -1,5 +1,7 @@
 """Leases: a busy handler keeps its own, and nobody takes what a living worker holds."""
 
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -56,3 +58,26 @@ def test_supervisors_that_come_and_go_take_nothing_from_a_living_one(db: Databas
     assert db.rows("select id from supervisor.history where attempts <> 1 or crashes <> 0") == []
     for one in (first, second, third):
         assert one.stop() == exits.OK
+
+
+def test_a_stopped_parent_loses_its_leases_and_goes_on_afterwards(db: Database, service: Start) -> None:
+    """Nobody renews for its workers: another supervisor takes their jobs after the lease. What the first runs still
+    return changes nothing, and when the parent goes on, its workers work again."""
+    ids = enqueue(db, "t.sleep", {"seconds": 4.0}, count=4)
+    first = service(processes=1, concurrency=4, lease_s=1.5)
+    db.wait_for("select count(*)::int from effects where note = 'start'", 4)
+    os.kill(first.parent_pid, signal.SIGSTOP)
+    second = service(processes=1, concurrency=4, lease_s=1.5, retry_base_s=0.01)
+    db.wait_for("select count(*)::int from effects where note = 'start'", 8, 15)
+    gap = db.value("select extract(epoch from max(at) - min(at))::float8 from effects where note = 'start'")
+    assert gap > 1.0, "two runs overlapped inside the lease"
+    wait_done(db, 4, 15)
+    assert db.rows("select id, attempts, crashes from supervisor.history order by id") == [(x, 1, 1) for x in ids]
+    os.kill(first.parent_pid, signal.SIGCONT)
+    first.wait_event("session.closed", 10)
+
+    assert second.stop() == exits.OK
+    enqueue(db, "t.effect", count=10)
+    wait_done(db, 14, 10)
+    assert first.stop() == exits.OK
+    assert db.statuses() == {"done": 14}
