@@ -18,7 +18,7 @@ ORDERS_EACH = 150
 
 @pytest.mark.timeout(150)
 def test_a_job_that_reads_its_row_always_finds_it(db: Database, service: Start) -> None:
-    """B49: producers commit row and job together, late or not at all, in savepoints too; no job runs without its row."""
+    """B49: producers commit row and job together, late or not at all, in savepoints too; no job misses its row."""
     db.execute("create table orders (id bigint primary key, seen int not null default 0)")
     one = service(handlers=MODULES, processes=2, concurrency=5)
     kept: list[int] = []
