@@ -13,6 +13,7 @@ from supervisor.clock import to_ns
 from supervisor.log import get_logger
 from supervisor.metrics import metrics
 from supervisor.parent.child import Child
+from supervisor.parent.states import State
 from supervisor.wire.board import Phase
 
 LOOK_EVERY_S: Final = 0.1
@@ -37,7 +38,7 @@ class Deadlines:
 
     def _overdue(self, child: Child) -> None:
         overdue = child.board.overdue(to_ns(time.monotonic()))
-        if not overdue or child.caused == "deadline":
+        if not overdue or child.state is State.KILLED:
             return
         for entry in overdue:
             child.board.mark_killed(entry.index)
