@@ -1,0 +1,164 @@
+"""The slots of a worker, without a database: each job that is taken comes back, once."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from supervisor import handler
+from supervisor.db.jobs import ClaimedJob
+from supervisor.handler import registry
+from supervisor.wire.board import Board, Phase
+from supervisor.worker.executor import Executor
+from supervisor.worker.run import Run, TransactionDesk
+from tests.support.waiting import wait_until_async
+
+
+@handler("x.wait")
+async def wait() -> None:
+    await asyncio.sleep(60)
+
+
+@handler("x.short")
+async def short() -> None:
+    await asyncio.sleep(0)
+
+
+class Returned:
+    """What came back, in order."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.made_room = 0
+
+    def returned(self, run: Run) -> None:
+        self.runs.append(run)
+
+    def room_made(self) -> None:
+        self.made_room += 1
+
+    def events(self) -> list[tuple[int, str]]:
+        return [(run.job.id, run.outcome.event if run.outcome else "") for run in self.runs]
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board.create(64)
+    yield made
+    made.close()
+
+
+def executor(board: Board, sink: Returned, slots: int = 4) -> Executor:
+    return Executor(
+        slots=slots,
+        prefetch=4,
+        board=board,
+        handlers=registry(),
+        desk=cast("TransactionDesk", None),
+        sink=sink,
+        lease_until=lambda: float("inf"),
+        on_start=lambda _: None,
+    )
+
+
+def claimed(job_id: int, kind: str = "x.wait", **changed: Any) -> ClaimedJob:
+    now = datetime.now(UTC)
+    facts: dict[str, Any] = {
+        "id": job_id,
+        "token": 1,
+        "kind": kind,
+        "queue": "default",
+        "priority": 0,
+        "payload": "{}",
+        "headers": "{}",
+        "attempt": 1,
+        "max_attempts": 3,
+        "crashes": 0,
+        "suspect": False,
+        "timeout_s": None,
+        "created_at": now,
+        "run_at": now,
+    }
+    return ClaimedJob(**{**facts, **changed})
+
+
+async def test_a_run_cancelled_before_its_first_step_comes_back(board: Board) -> None:
+    """It once kept its slot for good: a task that is cancelled so early never runs a line of its coroutine."""
+    sink = Returned()
+    slots = executor(board, sink)
+    slots.take([claimed(1)])
+    assert slots.running[1].stop("cancel")
+    await wait_until_async(lambda: sink.runs)
+    assert sink.events() == [(1, "failed")]
+    assert slots.running == {}
+    assert [entry.phase for entry in board.read().entries] == [Phase.RETURNED]
+
+
+async def test_a_job_that_cannot_be_started_fails_alone(board: Board) -> None:
+    sink = Returned()
+    slots = executor(board, sink)
+    slots.take([claimed(1, timeout_s=float("nan")), claimed(2, "x.short"), claimed(3, "no.such.kind")])
+    await wait_until_async(lambda: len(sink.runs) == 3)
+    assert sorted(sink.events()) == [(1, "failed"), (2, "done"), (3, "unknown")]
+    assert slots.running == {}
+
+
+async def test_a_timeout_without_end_is_none(board: Board) -> None:
+    sink = Returned()
+    slots = executor(board, sink)
+    slots.take([claimed(1, "x.short", timeout_s=float("inf"))])
+    await wait_until_async(lambda: sink.runs)
+    assert sink.events() == [(1, "done")]
+
+
+async def test_a_suspect_that_nobody_knows_leaves_room_for_others(board: Board) -> None:
+    sink = Returned()
+    slots = executor(board, sink)
+    slots.take([claimed(1, "no.such.kind", suspect=True)])
+    assert sink.events() == [(1, "unknown")]
+    assert slots.room() > 0
+
+
+async def test_a_suspect_waits_for_quiet_and_hands_the_others_back(board: Board) -> None:
+    sink = Returned()
+    slots = executor(board, sink)
+    slots.take([claimed(1), claimed(2, "x.short", suspect=True), claimed(3)])
+    assert sink.events() == [(3, "released")]
+    assert slots.room() == 0, "nothing is claimed while it becomes quiet"
+    slots.running[1].stop("cancel")
+    await wait_until_async(lambda: len(sink.runs) == 3)
+    assert sink.events() == [(3, "released"), (1, "failed"), (2, "done")]
+    assert slots.room() > 0
+
+
+async def test_a_suspect_is_put_aside_when_it_does_not_become_quiet(board: Board) -> None:
+    """Others run meanwhile; it runs alone as soon as nothing else does; a stop gives it back."""
+    sink = Returned()
+    slots = executor(board, sink)
+    slots._quiet_s = 0.01
+    slots.take([claimed(1), claimed(2, "x.short", suspect=True)])
+    await wait_until_async(lambda: sink.made_room)
+    assert slots.room() > 0
+    assert slots.waiting == 1
+    slots.take([claimed(3, "x.short"), claimed(4, "x.short", suspect=True)])
+    await wait_until_async(lambda: len(sink.runs) == 1)
+    assert sink.events() == [(3, "done")]
+    assert {run.job.id for run in slots.held()} == {1, 2, 4}
+    slots.running[1].stop("cancel")
+    await wait_until_async(lambda: len(sink.runs) == 4)
+    assert sink.events()[1:] == [(1, "failed"), (2, "done"), (4, "done")]
+
+
+async def test_a_suspect_put_aside_is_given_back_by_a_stop(board: Board) -> None:
+    sink = Returned()
+    slots = executor(board, sink)
+    slots._quiet_s = 0.01
+    slots.take([claimed(1), claimed(2, suspect=True)])
+    await wait_until_async(lambda: sink.made_room)
+    slots.stop_starting()
+    assert sink.events() == [(2, "released")]
+    slots.running[1].stop("drain")
+    await wait_until_async(lambda: len(sink.runs) == 2)
+    assert sink.events()[1] == (1, "interrupted")
