@@ -135,6 +135,21 @@ def test_at_the_deadline_what_does_not_stop_is_queued_again_uncharged(kind: str,
     assert db.statuses() == {"queued": 3}
 
 
+@pytest.mark.parametrize("kind", ["t.block", "t.gil"])
+def test_at_the_deadline_a_worker_that_does_not_even_hear_is_killed(kind: str, db: Database, service: Start) -> None:
+    """Its loop does not turn, so only the parent can end it; what it ran is not charged, what it held untouched."""
+    [busy] = enqueue(db, kind, {"seconds": 60}, priority=-1)
+    waiting = enqueue(db, "t.effect", count=5)
+    one = service(processes=1, concurrency=1, drain_timeout_s=1)
+    db.wait_for("select count(*)::int from effects where note = 'start'", 1)
+    began = time.monotonic()
+    assert one.stop() == exits.CUT
+    assert time.monotonic() - began < 8
+    rows = db.rows("select id, lease, attempts, crashes, suspect from supervisor.job order by id")
+    assert rows == [(job_id, None, 0, 0, False) for job_id in [busy, *waiting]]
+    assert len(one.events("worker.killed")) == 1
+
+
 def test_a_handler_that_stops_when_cancelled_is_queued_again_uncharged(db: Database, service: Start) -> None:
     """The ordinary case: an async handler is cancelled at the deadline and its job keeps its place."""
     [job_id] = enqueue(db, "t.sleep", {"seconds": 60})
