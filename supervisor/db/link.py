@@ -19,6 +19,7 @@ Elsewhere: the statements (jobs.py, tend.py); waiting for notifications (listene
 import asyncio
 import os
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -229,6 +230,8 @@ class HandlerPools:
         self._timeout_s = timeout_s
         self._async: AsyncConnectionPool | None = None
         self._sync: ConnectionPool | None = None
+        self._lock = threading.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection]:
@@ -246,29 +249,47 @@ class HandlerPools:
                 name="handlers",
             )
             await self._async.open()
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
-        async with self._async.connection() as conn:
-            if task and task.cancelling() > cancels:
-                # Python 3.11's wait_for, which the pool waits with, loses a cancellation that comes with its result.
-                raise asyncio.CancelledError
-            yield conn
+        pool = self._async
+        # The pool never meets a cancellation: interrupted while it hands a connection over or takes one
+        # back, it would lose the connection for good, or (Python 3.11) the cancellation.
+        taking = self._beside(pool.getconn())
+        try:
+            conn = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(lambda taken: self._give_back(pool, taken))
+            raise
+        try:
+            async with conn:
+                yield conn
+        finally:
+            await asyncio.shield(self._beside(pool.putconn(conn)))
+
+    def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _give_back(self, pool: AsyncConnectionPool, taken: asyncio.Task[AsyncConnection]) -> None:
+        if not taken.cancelled() and taken.exception() is None:
+            self._beside(pool.putconn(taken.result()))
 
     def sync_pool(self) -> ConnectionPool:
         """The pool for handlers that run in threads."""
-        if self._sync is None:
-            self._sync = ConnectionPool(
-                self._conninfo,
-                min_size=0,
-                max_size=self._size,
-                timeout=self._timeout_s,
-                max_idle=60,
-                open=True,
-                check=ConnectionPool.check_connection,
-                configure=_configure_sync,
-                name="handlers",
-            )
-        return self._sync
+        with self._lock:
+            if self._sync is None:
+                self._sync = ConnectionPool(
+                    self._conninfo,
+                    min_size=0,
+                    max_size=self._size,
+                    timeout=self._timeout_s,
+                    max_idle=60,
+                    open=True,
+                    check=ConnectionPool.check_connection,
+                    configure=_configure_sync,
+                    name="handlers",
+                )
+            return self._sync
 
     def stats(self) -> dict[str, int]:
         """Connections by state over both pools: open, idle, waiting (callers without one)."""

@@ -29,7 +29,8 @@ from supervisor.settings import Settings
 
 _FENCE_AT: Final = 0.7
 _KILL_AT: Final = 0.9
-_LATE: Final = 0.2  # of a lease: a timer that is later than this was stopped, not busy
+_LATE: Final = 0.2  # of a lease: a loop that has not turned for so long was stopped, not busy
+_STEP: Final = 0.05
 
 log = get_logger("leases")
 
@@ -71,6 +72,7 @@ class Leases:
         self.renewed_at = time.monotonic()
         """When the last renewal that succeeded was sent (monotonic)."""
         self._fenced = False
+        self._turned_at = time.monotonic()
         self._resumed_at = 0.0
 
     async def run(self) -> None:
@@ -81,16 +83,24 @@ class Leases:
             await self._sleep(every if ok else min(every, max(0.02, every / 10)))
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep, and notice if this process did not run when it was to wake."""
+        """Sleep in small steps, so as to notice that this process was stopped meanwhile."""
         until = time.monotonic() + seconds
-        await asyncio.sleep(seconds)
-        if time.monotonic() > until + _LATE * self._settings.lease_s:
-            self._resumed_at = time.monotonic()
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, _STEP * self._settings.lease_s))
+            self._notice()
+
+    def _notice(self) -> None:
+        """This loop turns; if it has not for long, the process was stopped and its deadlines mean nothing."""
+        now = time.monotonic()
+        if now - self._turned_at > _LATE * self._settings.lease_s:
+            self._resumed_at = now
+        self._turned_at = now
 
     async def _sleep_until_share(self, share: float) -> None:
         """Sleep until *share* of the lease has passed; after a stop, until a renewal had time to be answered."""
         lease_s = self._settings.lease_s
         while True:
+            self._notice()
             due = max(self.renewed_at + share * lease_s, self._resumed_at + _LATE * lease_s)
             left = due - time.monotonic()
             if left <= 0:
@@ -109,6 +119,7 @@ class Leases:
                     lambda conn: jobs.renew(conn, self._settings.schema_, sessions=list(holders), lease_s=lease_s)
                 )
             except (DatabaseUnavailable, DatabaseError) as error:
+                self._notice()
                 metrics().errors.labels("renew").inc()
                 self._repeats.tell(
                     log.warning,

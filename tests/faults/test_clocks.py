@@ -42,7 +42,7 @@ def test_a_wrong_host_clock_changes_nothing(
     delayed = enqueue(conn, "t.effect", in_=3.0).id
     failing = enqueue(conn, "t.retry", {"after": 5.0}).id
     db.wait_for("select count(*) from supervisor.history", 3, 25)
-    at = dict(db.rows("select job_id, max(extract(epoch from at))::float8 from effects group by 1"))
+    at: dict[int, float] = dict(db.rows("select job_id, max(extract(epoch from at))::float8 from effects group by 1"))
     due = db.value("select extract(epoch from run_at)::float8 from supervisor.jobs where id = %s", [delayed])
     first = db.value(
         "select min(extract(epoch from at))::float8 from effects where job_id = %s and note = 'retry'", [failing]
