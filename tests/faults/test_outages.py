@@ -286,7 +286,7 @@ def test_starts_while_the_database_is_down(db: Database, server: Server, service
 @pytest.mark.timeout(180)
 def test_an_outage_under_load_ends_when_the_database_is_back(db: Database, server: Server, service: Start) -> None:
     """B29, B44: away for 15 s, crashed and started anew; within 10 s every part works and the rate is as before."""
-    one = service(handlers=MODULES, processes=2, concurrency=10, lease_s=30, retry_base_s=0.1)
+    one = service(handlers=MODULES, processes=2, concurrency=10, lease_s=30, renew_every_s=2, retry_base_s=0.1)
     workers = one.worker_pids()
     load = Load(db, 100)
     load.start()
@@ -353,7 +353,7 @@ def assert_every_part_works(db: Database, service: Service) -> None:
 def test_half_of_all_connects_fail(db: Database, service: Start, proxy: Proxy, server: Server) -> None:
     """B29: connections are cut and every other attempt to connect is refused, then the server has no slots left."""
     one = service(
-        handlers=MODULES, processes=2, concurrency=10, retry_base_s=0.1, lease_s=30,
+        handlers=MODULES, processes=2, concurrency=10, retry_base_s=0.1, lease_s=30, renew_every_s=2,
         env={"SUPERVISOR_DATABASE_URL": proxy.conninfo},
     )  # fmt: skip
     workers = one.worker_pids()
