@@ -262,9 +262,10 @@ class Parent:
         self._exit.set()
 
     def _drain_signal(self) -> None:
-        if not self._drain_wanted.is_set():
-            log.info("supervisor.draining", signal="SIGUSR1", did="staying until SIGTERM")
+        first = not self._drain_wanted.is_set()
         self._begin_drain()
+        if first:
+            log.info("supervisor.draining", signal="SIGUSR1", did="staying until SIGTERM")
         if not self._tasks:
             self._runfile.write(state="drained", name=self._settings.name)  # nothing was begun yet
 
@@ -280,6 +281,7 @@ class Parent:
     def _begin_drain(self) -> None:
         if not self._drain_wanted.is_set():
             self._drain_deadline = time.monotonic() + self._settings.drain_timeout_s
+            self._say_state(ServiceState.DRAINING)  # at once: no request is to be sent here any more
             self._drain_wanted.set()
             self._changed.set()
 
