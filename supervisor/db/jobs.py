@@ -47,11 +47,20 @@ def epoch_us(at: str) -> int:
     return (when - _ZERO) // timedelta(microseconds=1)
 
 
+SUSPECTS: Final = 1000
+"""Added to the priority of a suspect: a lane of its own, which ordinary claims do not read."""
+
+
 class Lane(NamedTuple):
     """A (queue, priority) pair: one range of the lane index."""
 
     queue: str
     priority: int
+
+    @property
+    def suspects(self) -> bool:
+        """Whether its jobs run alone."""
+        return self.priority > SUSPECTS // 2
 
 
 @dataclass(slots=True)
@@ -175,9 +184,10 @@ async def work(
         index = row[0] - 1
         lane = lanes[index]
         new_marks[index] = Mark(row[13], row[14])
+        own_priority = lane.priority - SUSPECTS * lane.suspects
         jobs.append(
             ClaimedJob(
-                row[1], row[2], row[3], lane.queue, lane.priority, row[4], row[5], row[6], row[7], row[8], row[9],
+                row[1], row[2], row[3], lane.queue, own_priority, row[4], row[5], row[6], row[7], row[8], row[9],
                 row[10], row[11], row[12],
             )
         )  # fmt: skip

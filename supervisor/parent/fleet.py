@@ -38,6 +38,7 @@ from supervisor.wire.messages import (
     BootFailed,
     Drained,
     Hungry,
+    Isolated,
     LeaseLost,
     Message,
     More,
@@ -62,6 +63,9 @@ class Fleet:
         on_ready: called with a worker that became ready.
         on_hungry, on_more: as the worker says them.
         on_due: called with the seconds until a recovered job is due again.
+        on_suspects: called with the seconds until a job that may have killed its worker is due again.
+        on_isolated: called with a worker and its answer to Isolate.
+        on_gone: called with a worker that is gone.
         on_fatal: called with what makes running on pointless: handlers that do not import.
     """
 
@@ -77,6 +81,9 @@ class Fleet:
         on_hungry: Callable[[Child, float | None], None],
         on_more: Callable[[Child], None],
         on_due: Callable[[float], None],
+        on_suspects: Callable[[float], None],
+        on_isolated: Callable[[Child, Isolated], None],
+        on_gone: Callable[[Child], None],
         on_fatal: Callable[[HandlersFailed], None],
     ) -> None:
         self._settings = settings
@@ -88,6 +95,9 @@ class Fleet:
         self._on_hungry = on_hungry
         self._on_more = on_more
         self._on_due = on_due
+        self._on_suspects = on_suspects
+        self._on_isolated = on_isolated
+        self._on_gone = on_gone
         self._on_fatal = on_fatal
         self._entries = 2 * (settings.concurrency + settings.prefetch) + settings.max_unacked + _BOARD_SLACK
         self._children: dict[int, Child] = {}
@@ -184,6 +194,8 @@ class Fleet:
                 self._on_hungry(child, message.next_due_in_s)
             case More():
                 self._on_more(child)
+            case Isolated():
+                self._on_isolated(child, message)
             case Drained():
                 log.info(
                     "worker.drained",
@@ -212,6 +224,7 @@ class Fleet:
         if orderly and caused is None:
             caused = "drain" if code in (exits.OK, exits.CUT) else "fault"  # a signal of its own; a fault of ours
         child.gone()
+        self._on_gone(child)
         clear_gauges(self._metrics_dir, f"w{child.slot}")
         self._recycle_limits.pop(child.pid, None)
         if self._recycling is child:
@@ -304,9 +317,12 @@ class Fleet:
             if settlements and not live:
                 # Others took the session for dead before we could say what became of these.
                 metrics().leases_lost.inc(len(settlements) - len(moved))
+            told = {verdict.id: verdict.outcome.event for verdict in settlements}
             for item in moved:
                 if item.due_in_s is not None and item.due_in_s > 0:
                     self._on_due(item.due_in_s)
+                if item.status == "queued" and told[item.id] in ("suspect", "crashed"):
+                    self._on_suspects(max(0.0, item.due_in_s or 0.0))
             if settlements:
                 events: dict[str, int] = {}
                 for verdict in settlements:

@@ -35,6 +35,7 @@ from supervisor.parent.child import Child
 from supervisor.parent.deadlines import Deadlines
 from supervisor.parent.fleet import Fleet
 from supervisor.parent.health import Degraded, HealthServer, HealthState, ServiceState
+from supervisor.parent.isolation import Isolation
 from supervisor.parent.lanes import LaneBook
 from supervisor.parent.leases import Holder, Leases
 from supervisor.parent.runfile import RunFile
@@ -106,6 +107,10 @@ class Parent:
             on_cancel=self._cancel,
             on_queue=self._queue_named,
         )
+        self._isolation = Isolation(
+            workers=lambda: self._fleet.ready(),  # noqa: PLW0108 (the fleet comes next)
+            at_once=max(1, settings.processes // 4),
+        )
         self._fleet = Fleet(
             settings=settings,
             config=self._worker_config,
@@ -116,6 +121,9 @@ class Parent:
             on_hungry=self._worker_hungry,
             on_more=self._waker.more,
             on_due=self._waker.due_in,
+            on_suspects=self._isolation.due_in,
+            on_isolated=self._isolation.answered,
+            on_gone=self._isolation.gone,
             on_fatal=self._stop_for,
         )
         self._leases = Leases(self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed)
@@ -226,6 +234,7 @@ class Parent:
 
     async def _shut(self) -> int:
         self._waker.close()
+        self._isolation.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -308,6 +317,7 @@ class Parent:
         if not self._waiting:
             self._beat_now.set()
         self._waker.hungry(child, next_s)
+        self._isolation.idle(child)
 
     def _session_closed(self, holder: Holder, session: int) -> None:
         """A session that cannot be renewed any more; its worker learns it now, not at its next statement."""
@@ -322,6 +332,8 @@ class Parent:
 
     def _queue_named(self, queue: str, priorities: list[int]) -> list[tuple[str, int]]:
         lanes = [Lane(queue, priority) for priority in priorities]
+        if any(lane.suspects for lane in lanes):
+            self._isolation.due()
         message = self._lanes.announce(lanes)
         if message is not None:
             for child in self._fleet.living():
@@ -369,6 +381,8 @@ class Parent:
         if message is not None:
             for child in self._fleet.living():
                 child.tell(message)
+        if report.suspects_due:
+            self._isolation.due()
         if unheard:
             self._look_now.set()  # no notification told of these, so none will tell of their jobs
 
@@ -394,8 +408,10 @@ class Parent:
         for water in waters:
             if water.next_s is not None:
                 self._waker.due_in(water.next_s)
-        if any(water.due for water in waters):
+        if any(water.due for water in waters if not water.lane.suspects):
             self._waker.wake_if_any(Wake(), "poll")
+        if any(water.due for water in waters if water.lane.suspects):
+            self._isolation.due()
 
     async def _beat_loop(self) -> None:
         while True:

@@ -61,6 +61,7 @@ class TickReport:
     released: int = 0
     crashed: int = 0
     buried: int = 0
+    suspects_due: bool = False
     lanes: dict[Lane, Mark] = field(default_factory=dict)
 
 
@@ -122,6 +123,7 @@ class Tender:
             self._next_discover = time.monotonic() + max(1.0, _DUTY * (time.monotonic() - now))
         report.lanes = await tend.lanes(conn, schema)
         waters = await tend.low_water(conn, schema, list(report.lanes.items()), lookback_s=_LOOKBACK_S)
+        report.suspects_due = any(water.due for water in waters if water.lane.suspects)
         full = now >= self._next_full
         started = time.monotonic()
         if full:

@@ -1,7 +1,7 @@
 """What parent and worker tell each other.
 
-    parent -> worker   Lanes, Wake, CancelJob, Drain, Stop
-    worker -> parent   Ready, Hungry, More, SessionChanged, LeaseLost, Drained, BootFailed, Notice
+    parent -> worker   Lanes, Wake, Isolate, CancelJob, Drain, Stop
+    worker -> parent   Ready, Hungry, More, Isolated, SessionChanged, LeaseLost, Drained, BootFailed, Notice
 
 Every message is a fact or a wish that is still right when it arrives late, and
 the latest of a kind says it all (`key`) or several make one (Wake, Lanes: see
@@ -70,6 +70,18 @@ class Lanes:
     lanes: tuple[Mark, ...] = ()
     remove: tuple[Lane, ...] = ()
     t: Literal["lanes"] = "lanes"
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """Become quiet, for *patience_s* at most, and run suspects alone for a while. One answer, Isolated, follows."""
+
+    patience_s: float
+    t: Literal["isolate"] = "isolate"
+
+    @property
+    def key(self) -> Hashable:
+        return self.t
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,19 @@ class More:
 
 
 @dataclass(frozen=True, slots=True)
+class Isolated:
+    """The spell is over. *quiet*: whether it became quiet in time; *ran*: how many suspects it ran."""
+
+    quiet: bool
+    ran: int
+    t: Literal["isolated"] = "isolated"
+
+    @property
+    def key(self) -> Hashable:
+        return self.t
+
+
+@dataclass(frozen=True, slots=True)
 class SessionChanged:
     """The worker opened a new session, since the old one was lost: renew this one."""
 
@@ -208,8 +233,8 @@ class Notice:
     key: ClassVar[None] = None
 
 
-ToWorker = Wake | Lanes | Drain | CancelJob | Stop
-ToParent = Ready | Hungry | More | SessionChanged | LeaseLost | Drained | BootFailed | Notice
+ToWorker = Wake | Lanes | Isolate | Drain | CancelJob | Stop
+ToParent = Ready | Hungry | More | Isolated | SessionChanged | LeaseLost | Drained | BootFailed | Notice
 Message = ToWorker | ToParent
 
 

@@ -46,6 +46,7 @@ class Jobs(Protocol):
 
     def room(self) -> int: ...
     def take(self, jobs: list[ClaimedJob]) -> None: ...
+    def take_alone(self, job: ClaimedJob) -> None: ...
     def held(self) -> list[Run]: ...
     def forget(self, runs: list[Run]) -> None: ...
 
@@ -89,6 +90,7 @@ class Exchange:
         self._closing = False
         self._answer_lost = False
         self._check = False
+        self._suspect_asked: asyncio.Future[bool] | None = None
         self._in_doubt: set[int] = set()
         self._doubtful: list[tuple[int, int, bool]] = []
         self._ack_batch = _MOST_RESULTS
@@ -131,9 +133,23 @@ class Exchange:
         self._check = bool(self._session.id) and time.monotonic() >= self._session.lease_until()
         self._event.set()
 
+    async def claim_suspect(self) -> bool:
+        """Claim one suspect and hand it to the executor, which is quiet; whether there was one."""
+        if not self._claiming:
+            return False
+        self._suspect_asked = asyncio.get_running_loop().create_future()
+        self._event.set()
+        return await self._suspect_asked
+
+    def _suspect_answered(self, found: bool) -> None:
+        asked, self._suspect_asked = self._suspect_asked, None
+        if asked is not None and not asked.done():
+            asked.set_result(found)
+
     def stop_claiming(self) -> None:
         """Claim nothing more."""
         self._claiming = False
+        self._suspect_answered(False)
         self._event.set()
 
     def close(self) -> None:
@@ -170,7 +186,7 @@ class Exchange:
 
     def _pending(self) -> bool:
         # A lost answer may have leased jobs to this worker that only moving on gives back: that cannot wait.
-        owed = self._answer_lost or self._check or self._doubtful
+        owed = self._answer_lost or self._check or self._doubtful or self._suspect_asked is not None
         return bool(self._done or self._other or owed or (self._want and self._limit()))
 
     def _limit(self) -> int:
@@ -197,17 +213,23 @@ class Exchange:
             await self._settle(self._other[:_MOST_RESULTS])
         await self._gather()
         done = self._done[: self._ack_batch]
-        limit = self._limit()
+        suspect = self._suspect_asked is not None
+        limit = 1 if suspect else self._limit()
         check, self._check = self._check, False
-        if not done and not check and not (limit and self._want):
+        if not done and not check and not suspect and not (limit and self._want):
             return
-        if limit:  # else the wish to claim stays: it is granted when results are stored or hands are free
+        if (
+            limit and not suspect
+        ):  # else the wish to claim stays: it is granted when results are stored or hands are free
             self._want = False
-        lanes, marks, lookback_s = self._marks.plan() if limit else ([], [], 0.0)
+        lanes, marks, lookback_s = self._plan(suspect) if limit else ([], [], 0.0)
         if not lanes:
             limit = 0
-            if not done and not check:
+            if suspect:
+                self._suspect_answered(False)
+            elif not done and not check:
                 self._on_dry(None)
+            if not done and not check:
                 return
         sent = time.monotonic()
         try:
@@ -239,8 +261,20 @@ class Exchange:
         self._ack_batch = min(_MOST_RESULTS, self._ack_batch * 2)
         del self._done[: len(done)]
         self._acknowledged(done, answer, sent)
-        if limit:
+        if suspect and limit:
+            self._claimed_suspect(answer)
+        elif limit:
             self._claimed(lanes, answer, limit, lookback_s)
+
+    def _plan(self, suspect: bool) -> tuple[list[jobs.Lane], list[jobs.Mark], float]:
+        return self._marks.plan_suspects() if suspect else self._marks.plan()
+
+    def _claimed_suspect(self, answer: Answer) -> None:
+        for job in answer.jobs:
+            metrics().job_started(job.queue, answer.now - job.run_at.timestamp())
+            if self.executor is not None:
+                self.executor.take_alone(job)
+        self._suspect_answered(bool(answer.jobs))
 
     def _ack_refused(self, count: int) -> None:
         """One ack of the batch may be what was refused: go on with smaller ones, then pass it by."""

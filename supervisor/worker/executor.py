@@ -2,7 +2,7 @@
 
     exchange --take--> backlog --start--> running --returned--> exchange
                           |
-                          +--give_back--> exchange (released)         draining, or a suspect needs quiet
+                          +--give_back--> exchange (released)         draining, stuck, or quiet for a suspect
                           '--aside--> backlog                         a suspect that cannot run alone soon
 
 `async def` handlers run on the loop, plain `def` handlers in threads, one per slot.
@@ -38,8 +38,6 @@ _FOR_EVER_S = 366 * 86400.0
 _PREFETCH_FOR_S = 0.25
 _STUCK_AFTER_S = 0.5
 _MEAN_WEIGHT = 0.1
-_QUIET_S = 2.0
-_NOISE_PER_QUIET = 10.0
 
 
 class Sink(Protocol):
@@ -84,9 +82,7 @@ class Executor:
         self._backlog: deque[Run] = deque()
         self.running: dict[int, Run] = {}
         self._alone = False
-        self._aside: deque[Run] = deque()  # suspects for which it did not become quiet in time
-        self._quiet_s = _QUIET_S
-        self._no_quiet_until = 0.0
+        self._one_ended = asyncio.Event()
         self._stopped = False
         self._mean_s = 0.0  # how long jobs ran lately, an exponential mean
         self._moved_at = time.monotonic()  # when a slot last came free or was filled
@@ -97,15 +93,14 @@ class Executor:
     @property
     def waiting(self) -> int:
         """Jobs held and not started."""
-        return len(self._backlog) + len(self._aside)
+        return len(self._backlog)
 
     def room(self) -> int:
         """How many jobs to claim now: enough to fill slots and backlog, or 0 while the backlog is half full."""
         prefetch = self._prefetch_now()
         if self._stopped or self._alone or len(self._backlog) > prefetch // 2:
             return 0
-        aside = max(0, len(self._aside) - self._prefetch)
-        return max(0, self._slots + prefetch - len(self.running) - len(self._backlog) - aside)
+        return max(0, self._slots + prefetch - len(self.running) - len(self._backlog))
 
     def _prefetch_now(self) -> int:
         """As many jobs as these slots start within _PREFETCH_FOR_S, judged by how long the last ones ran."""
@@ -124,63 +119,66 @@ class Executor:
 
     def held(self) -> list[Run]:
         """Every run that has not returned."""
-        return [*self.running.values(), *self._backlog, *self._aside]
+        return [*self.running.values(), *self._backlog]
 
     def take(self, jobs: list[ClaimedJob]) -> None:
         """Hold *jobs*, just claimed, and start what fits."""
         claim = self._board.claim
         self._backlog.extend(Run(job, claim(job.id, job.token, job.kind, suspect=job.suspect)) for job in jobs)
+        if self._alone:  # claimed just before it became quiet
+            for run in self.give_back():
+                self._end(run, Outcome("released", reason="isolation"))
         self.fill()
 
     def fill(self) -> None:
         """Start jobs from the backlog while slots are free."""
-        if self._aside and not self._alone and (not self.running or time.monotonic() >= self._no_quiet_until):
-            self._backlog.appendleft(self._aside.popleft())
         while self._backlog and not self._alone and not self._stopped and len(self.running) < self._slots:
             if time.monotonic() >= self._lease_until():
                 # The leases may have passed: start nothing until the parent has renewed them.
                 if self._recheck is None:
                     self._recheck = self._loop.call_later(_LEASE_RECHECK_S, self._check_lease)
                 return
-            if self._backlog[0].job.suspect:
-                self._quiet_for_suspect()
-                continue
             self._try_start(self._backlog.popleft())
 
     def _check_lease(self) -> None:
         self._recheck = None
         self.fill()
 
-    def _quiet_for_suspect(self) -> None:
-        """A suspect is next: hand the others back, and start it once nothing else runs.
+    # ---- suspects, which run alone
 
-        The longer what runs takes, the longer this worker would idle, so it is tried for a while only, then
-        others are run for ten times as long, then it is tried for twice as long.
-        """
-        suspect = self._backlog.popleft()
-        if self.running and time.monotonic() < self._no_quiet_until:
-            self._aside.append(suspect)
-            return
-        for run in self.give_back():
-            self._end(run, Outcome("released", reason="suspect_alone"))
-        if self.running:
-            self._backlog.append(suspect)
-            self._alone = True  # nothing is claimed or started meanwhile
-            self._loop.call_later(self._quiet_s, self._give_up_quiet, suspect)
-            return
+    async def quiet(self, patience_s: float) -> bool:
+        """Start nothing more, hand the backlog back, and wait until nothing runs; whether that came in time."""
         self._alone = True
-        self._quiet_s = _QUIET_S
-        if not self._try_start(suspect):
-            self._alone = False
+        for run in self.give_back():
+            self._end(run, Outcome("released", reason="isolation"))
+        return await self._until_idle(patience_s)
 
-    def _give_up_quiet(self, suspect: Run) -> None:
-        if self._alone and self._backlog and self._backlog[0] is suspect:
-            self._alone = False
-            self._aside.append(self._backlog.popleft())
-            self._no_quiet_until = time.monotonic() + _NOISE_PER_QUIET * self._quiet_s
-            self._quiet_s *= 2
-            self._sink.room_made()
-            self.fill()
+    def take_alone(self, job: ClaimedJob) -> None:
+        """Hold a suspect and start it; `ended` waits for it."""
+        run = Run(job, self._board.claim(job.id, job.token, job.kind, suspect=True))
+        if self._stopped or not self._alone or time.monotonic() >= self._lease_until():
+            self._end(run, Outcome("released", reason="isolation"))
+        else:
+            self._try_start(run)
+
+    async def ended(self) -> None:
+        """Wait until nothing runs."""
+        await self._until_idle(None)
+
+    def resume(self) -> None:
+        """Ordinary jobs may start again."""
+        self._alone = False
+        self.fill()
+
+    async def _until_idle(self, patience_s: float | None) -> bool:
+        try:
+            async with asyncio.timeout(patience_s):
+                while self.running:
+                    self._one_ended.clear()
+                    await self._one_ended.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def _try_start(self, run: Run) -> bool:
         """Start *run*; whether it runs now. One that cannot even be started ends as failed, and harms nobody else."""
@@ -289,10 +287,7 @@ class Executor:
         run.task = None
         self._moved_at = run.ended
         self._mean_s += _MEAN_WEIGHT * (run.ended - run.started - self._mean_s)
-        if run.job.suspect:
-            self._alone = False
-        elif self._alone and not self.running:
-            self._alone = False  # the suspect at the head of the backlog may start
+        self._one_ended.set()
         self._sink.returned(run)
         self.fill()
 
@@ -311,8 +306,6 @@ class Executor:
     def stop_starting(self) -> None:
         """Start nothing more, and release what waits."""
         self._stopped = True
-        self._backlog.extend(self._aside)
-        self._aside.clear()
         for run in self.give_back():
             self._end(run, Outcome("released", reason="drain"))
 
@@ -326,7 +319,6 @@ class Executor:
             else:
                 self._board.free(run.entry)
         self._backlog = deque(run for run in self._backlog if id(run) not in gone)
-        self._aside = deque(run for run in self._aside if id(run) not in gone)
 
     def interrupt(self) -> None:
         """The drain deadline has passed: cancel what can be cancelled."""

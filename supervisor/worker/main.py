@@ -46,6 +46,7 @@ from supervisor.wire.messages import (
     Drain,
     Drained,
     Hungry,
+    Isolate,
     Lanes,
     Message,
     More,
@@ -55,6 +56,7 @@ from supervisor.wire.messages import (
 )
 from supervisor.worker.exchange import Exchange, keep_level
 from supervisor.worker.executor import Executor
+from supervisor.worker.isolation import isolate
 from supervisor.worker.marks import Marks
 from supervisor.worker.orphan import keep_alive
 from supervisor.worker.run import Run, TransactionDesk
@@ -257,12 +259,17 @@ class Worker:
                 run = self._executor.running.get(message.job_id)
                 if run is not None and run.job.token == message.token and run.stop("cancel"):
                     logger.info("job.cancelling", job_id=message.job_id, kind=run.job.kind)
+            case Isolate():
+                self._isolating = asyncio.get_running_loop().create_task(self._isolate(message.patience_s))
             case Drain():
                 self._drain(message.deadline, message.reason)
             case Stop():
                 self._drain(time.monotonic() if message.now else self._far_deadline(), "stop")
             case _:
                 pass
+
+    async def _isolate(self, patience_s: float) -> None:
+        self._channel.send(await isolate(self._executor, self._exchange, patience_s))
 
     def _far_deadline(self) -> float:
         return time.monotonic() + self._settings.drain_timeout_s

@@ -42,6 +42,7 @@ class Marks:
         self._published: dict[Lane, Mark] = {}
         self._marks: dict[Lane, Mark] = {}
         self._by_queue: dict[str, list[Lane]] = {}
+        self._suspects: set[Lane] = set()
         # Set back while a claim was under way: its answer is older than the word to look back.
         self._since_plan: dict[Lane, Mark] = {}
         self._short = True
@@ -55,19 +56,25 @@ class Marks:
     def publish(self, lanes: Iterable[tuple[Lane, Mark]], removed: Iterable[Lane] = ()) -> None:
         """Take over published marks; new lanes become claimable."""
         for lane in removed:
-            if self._published.pop(lane, None) is not None:
-                self._marks.pop(lane, None)
+            if self._published.pop(lane, None) is None:
+                continue
+            self._marks.pop(lane, None)
+            if lane.suspects:
+                self._suspects.discard(lane)
+            else:
                 self._by_queue[lane.queue].remove(lane)
                 if not self._by_queue[lane.queue]:
                     del self._by_queue[lane.queue]
         for lane, mark in lanes:
             if not self.serves(lane.queue):
                 continue
-            if lane not in self._published:
+            if lane.suspects:
+                self._suspects.add(lane)
+            elif lane not in self._published:
                 siblings = self._by_queue.setdefault(lane.queue, [])
                 siblings.append(lane)
                 siblings.sort(key=lambda sibling: sibling.priority)
-                self._marks[lane] = mark
+            self._marks.setdefault(lane, mark)
             self._published[lane] = mark
 
     def set_back(self, lane: Lane, at: str) -> None:
@@ -103,6 +110,11 @@ class Marks:
             self._looked_back_at = now
         lanes = [lane for queue in self._order() for lane in self._by_queue[queue]]
         return lanes, [self._marks[lane] for lane in lanes], lookback
+
+    def plan_suspects(self) -> tuple[list[Lane], list[Mark], float]:
+        """The same for suspects, from the published marks on: they are few, and looked for rarely."""
+        lanes = sorted(self._suspects, key=lambda lane: lane.priority)
+        return lanes, [self._published[lane] for lane in lanes], LOOKBACK_S
 
     def _order(self) -> Sequence[str]:
         queues = list(self._by_queue)

@@ -160,7 +160,7 @@ def test_skip_keeps_the_job_that_has_the_key_queued_or_running(db: Database, con
 def test_replace_makes_another_job_of_a_queued_one(db: Database, conn: Conn) -> None:
     """It is charged for nothing that the one before did: a crash count that stayed would bury it early."""
     first, _ = call(conn, """'old', '{"v": 1}', unique_key => 'u', timeout => '1 s'""")
-    db.execute("update supervisor.job set attempts = 7, crashes = 2, suspect = true, unknown_since = now()")
+    db.execute("update supervisor.job set attempts = 7, crashes = 2, priority = priority + 1000, unknown_since = now()")
     again = call(
         conn,
         """'new', '{"v": 2}', unique_key => 'u', on_conflict => 'replace', queue => 'q', priority => 5, delay => '1 h',

@@ -54,7 +54,7 @@ def make(db: Database, status: Status, event: Event) -> tuple[int, Holder, Held 
     crashes = 3 if event in (Event.CRASHED_OUT, Event.REAPED_OUT) else 1
     attempts = 4 if event is Event.EXHAUSTED else 2
     db.execute(
-        "update supervisor.job set attempts = %s, crashes = %s, suspect = %s, unknown_since = %s where id = %s",
+        "update supervisor.job set attempts = %s, crashes = %s, priority = case when %s then 1000 else 0 end, unknown_since = %s where id = %s",
         [
             attempts,
             crashes,

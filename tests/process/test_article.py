@@ -163,7 +163,7 @@ def test_a_job_that_cannot_even_be_started_fails_alone(db: Database, service: St
 def test_a_suspect_of_a_kind_nobody_knows_does_not_keep_its_worker_to_itself(db: Database, service: Start) -> None:
     """It is tried alone, is put back, and the worker takes others again."""
     [strange] = enqueue(db, "no.such.kind")
-    db.execute("update supervisor.job set suspect = true where id = %s", [strange])
+    db.execute("update supervisor.job set priority = priority + 1000 where id = %s", [strange])
     one = service(processes=1)
     db.wait_for("select claims > 0 and lease is null from supervisor.job where id = %s", True, params=[strange])
     enqueue(db, "t.effect", count=5)

@@ -39,7 +39,9 @@ def test_a_suspect_does_not_idle_a_worker_for_as_long_as_a_long_job_runs(db: Dat
     one = service(processes=1, concurrency=4)
     db.wait_for("select count(*)::int from effects where note = 'start'", 1)
     [suspect] = enqueue(db, "t.effect", {"note": "alone"}, delay=3600)
-    db.execute("update supervisor.job set suspect = true, run_at = clock_timestamp() where id = %s", [suspect])
+    db.execute(
+        "update supervisor.job set priority = priority + 1000, run_at = clock_timestamp() where id = %s", [suspect]
+    )
     others = enqueue(db, "t.effect", count=10)
     wait_done(db, 10, 9)
     assert set(db.effects("done")) == set(others)
@@ -56,9 +58,41 @@ def test_a_suspect_that_waits_is_released_by_a_stop(db: Database, service: Start
     one = service(processes=1, concurrency=4)
     db.wait_for("select count(*)::int from effects where note = 'start'", 1)
     [suspect] = enqueue(db, "t.effect", delay=3600)
-    db.execute("update supervisor.job set suspect = true, run_at = clock_timestamp() where id = %s", [suspect])
+    db.execute(
+        "update supervisor.job set priority = priority + 1000, run_at = clock_timestamp() where id = %s", [suspect]
+    )
     enqueue(db, "t.effect")
     wait_done(db, 1, 9)  # the suspect has been put aside
     assert one.stop() == exits.OK
     row = job(db, suspect)
     assert (row["status"], row["attempts"], row["suspect"]) == ("queued", 0, True)
+
+
+def test_a_flood_of_suspects_does_not_starve_the_rest(db: Database, service: Start) -> None:
+    """Suspects wait in lanes of their own and take at most half of a lone worker's time."""
+    flood = enqueue(db, "t.sleep", {"seconds": 0.3}, count=60)
+    db.execute("update supervisor.job set priority = priority + 1000 where id = any(%s)", [flood])
+    others = enqueue(db, "t.sleep", {"seconds": 0.02}, count=200)
+    one = service(processes=1, concurrency=4, prefetch=4)
+    db.wait_for(
+        "select count(*)::int from effects where note = 'done' and job_id >= %s",
+        200,
+        30,
+        [min(others)],
+    )
+    still = db.value("select count(*)::int from supervisor.job where suspect")
+    assert still > 0, "the others had to wait for the whole flood"
+    wait_done(db, 260, 60)
+    assert db.rows("select id from supervisor.history where attempts <> 1 or crashes <> 0 or priority <> 0") == []
+    assert one.stop() == exits.OK
+
+
+def test_a_suspect_that_ends_is_an_ordinary_job_again(db: Database, service: Start) -> None:
+    [job_id] = enqueue(db, "t.fail", {"times": 1})
+    db.execute("update supervisor.job set priority = priority + 1000 where id = %s", [job_id])
+    one = service(processes=1, retry_base_s=600)
+    db.wait_for("select attempts from supervisor.job where id = %s", 1, 20, [job_id])
+    db.wait_for("select status from supervisor.jobs where id = %s", "queued", 20, [job_id])
+    row = job(db, job_id)
+    assert (row["suspect"], row["priority"]) == (False, 0)
+    assert one.stop() == exits.OK

@@ -116,49 +116,48 @@ async def test_a_timeout_without_end_is_none(board: Board) -> None:
 async def test_a_suspect_that_nobody_knows_leaves_room_for_others(board: Board) -> None:
     sink = Returned()
     slots = executor(board, sink)
-    slots.take([claimed(1, "no.such.kind", suspect=True)])
+    assert await slots.quiet(1.0)
+    slots.take_alone(claimed(1, "no.such.kind", suspect=True))
+    await slots.ended()
     assert sink.events() == [(1, "unknown")]
+    slots.resume()
     assert slots.room() > 0
 
 
-async def test_a_suspect_waits_for_quiet_and_hands_the_others_back(board: Board) -> None:
+async def test_becoming_quiet_hands_the_backlog_back_and_starts_nothing(board: Board) -> None:
     sink = Returned()
-    slots = executor(board, sink)
-    slots.take([claimed(1), claimed(2, "x.short", suspect=True), claimed(3)])
-    assert sink.events() == [(3, "released")]
-    assert slots.room() == 0, "nothing is claimed while it becomes quiet"
-    slots.running[1].stop("cancel")
-    await wait_until_async(lambda: len(sink.runs) == 3)
-    assert sink.events() == [(3, "released"), (1, "failed"), (2, "done")]
-    assert slots.room() > 0
-
-
-async def test_a_suspect_is_put_aside_when_it_does_not_become_quiet(board: Board) -> None:
-    """Others run meanwhile; it runs alone as soon as nothing else does; a stop gives it back."""
-    sink = Returned()
-    slots = executor(board, sink)
-    slots._quiet_s = 0.01
-    slots.take([claimed(1), claimed(2, "x.short", suspect=True)])
-    await wait_until_async(lambda: sink.made_room)
-    assert slots.room() > 0
-    assert slots.waiting == 1
-    slots.take([claimed(3, "x.short"), claimed(4, "x.short", suspect=True)])
-    await wait_until_async(lambda: len(sink.runs) == 1)
-    assert sink.events() == [(3, "done")]
-    assert {run.job.id for run in slots.held()} == {1, 2, 4}
-    slots.running[1].stop("cancel")
-    await wait_until_async(lambda: len(sink.runs) == 4)
-    assert sink.events()[1:] == [(1, "failed"), (2, "done"), (4, "done")]
-
-
-async def test_a_suspect_put_aside_is_given_back_by_a_stop(board: Board) -> None:
-    sink = Returned()
-    slots = executor(board, sink)
-    slots._quiet_s = 0.01
-    slots.take([claimed(1), claimed(2, suspect=True)])
-    await wait_until_async(lambda: sink.made_room)
-    slots.stop_starting()
-    assert sink.events() == [(2, "released")]
-    slots.running[1].stop("drain")
+    slots = executor(board, sink, slots=1)
+    slots.take([claimed(1), claimed(2), claimed(3)])
+    quiet = asyncio.ensure_future(slots.quiet(5.0))
     await wait_until_async(lambda: len(sink.runs) == 2)
-    assert sink.events()[1] == (1, "interrupted")
+    assert sink.events() == [(2, "released"), (3, "released")]
+    assert slots.room() == 0
+    slots.take([claimed(4)])  # its claim was under way
+    assert sink.events()[2:] == [(4, "released")]
+    slots.running[1].stop("cancel")
+    assert await quiet
+    slots.take_alone(claimed(5, "x.short", suspect=True))
+    await slots.ended()
+    slots.resume()
+    assert sink.events()[3:] == [(1, "failed"), (5, "done")]
+    assert slots.room() > 0
+
+
+async def test_a_worker_that_does_not_become_quiet_goes_on(board: Board) -> None:
+    sink = Returned()
+    slots = executor(board, sink)
+    slots.take([claimed(1)])
+    assert not await slots.quiet(0.01)
+    slots.resume()
+    slots.take([claimed(2, "x.short")])
+    await wait_until_async(lambda: sink.events() == [(2, "done")])
+    assert list(slots.running) == [1]
+
+
+async def test_a_suspect_that_arrives_in_a_stop_is_given_back(board: Board) -> None:
+    sink = Returned()
+    slots = executor(board, sink)
+    assert await slots.quiet(1.0)
+    slots.stop_starting()
+    slots.take_alone(claimed(1, suspect=True))
+    assert sink.events() == [(1, "released")]

@@ -49,7 +49,7 @@ begin
             update {schema}.job j
                set kind = p_kind, payload = p_payload, queue = p_queue, priority = p_priority, run_at = p_run_at,
                    max_attempts = p_max_attempts, max_crashes = p_max_crashes, timeout = p_timeout, headers = p_headers,
-                   attempts = 0, crashes = 0, suspect = false, unknown_since = null
+                   attempts = 0, crashes = 0, unknown_since = null
              where j.unique_key = p_unique_key and j.lease is null
             returning j.id into id;
             if found then

@@ -71,7 +71,7 @@ begin
             insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
                                           max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
             select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
-                   g.crashes, g.max_crashes, g.priority, g.queue, g.kind, g.unique_key, g.last_error,
+                   g.crashes, g.max_crashes, (case when g.priority > 500 then g.priority - 1000 else g.priority end)::smallint, g.queue, g.kind, g.unique_key, g.last_error,
                    nullif(g.errors, '[]'),
                    case when p_keep > 1 then g.payload end, case when p_keep > 1 then g.headers end
               from gone g

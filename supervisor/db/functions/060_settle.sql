@@ -1,3 +1,9 @@
+-- own_priority: a job's priority as it was asked for, whether it is a suspect or not.
+create or replace function {schema}.own_priority(p_priority smallint) returns smallint
+language sql immutable as $fn$
+    select (case when p_priority > 500 then p_priority - 1000 else p_priority end)::smallint
+$fn$;
+
 -- bury: take a job out of the queue for good, until an operator retries it. Internal.
 --
 -- Params   p_status: dead or cancelled. p_reason: attempts, crashes, payload, cancel, unknown_kind,
@@ -9,7 +15,7 @@ language sql as $fn$
                                       crashes, max_crashes, priority, queue, kind, unique_key, timeout, payload, headers,
                                       last_error, errors)
     select g.id, p_status, p_reason, clock_timestamp(), g.run_at, g.started_at, g.created_at, g.claims, g.attempts, g.max_attempts,
-           g.crashes, g.max_crashes, g.priority, g.queue, g.kind, g.unique_key, g.timeout, g.payload, g.headers,
+           g.crashes, g.max_crashes, {schema}.own_priority(g.priority), g.queue, g.kind, g.unique_key, g.timeout, g.payload, g.headers,
            g.last_error, g.errors
       from gone g
 $fn$;
@@ -65,10 +71,11 @@ begin
            started_at = null,
            attempts = v_attempts,
            crashes = v_crashes,
-           -- A run that the worker survived clears the suspicion; one that never started says nothing.
-           suspect = case when p_event = 'suspect' then true
-                          when p_event in ('failed', 'dead', 'snoozed') then false
-                          else p_job.suspect end,
+           -- A suspect waits in a lane of its own. A run that the worker survived clears the suspicion; one
+           -- that never started says nothing.
+           priority = case when p_event = 'suspect' then {schema}.own_priority(p_job.priority) + 1000
+                           when p_event in ('failed', 'dead', 'snoozed') then {schema}.own_priority(p_job.priority)
+                           else p_job.priority end,
            unknown_since = v_since,
            run_at = case when v_dead is null then v_run_at else p_job.run_at end,
            last_error = case when p_error is null then p_job.last_error else left(p_error, 10000) end,
@@ -112,6 +119,7 @@ as $fn$
 declare
     r      record;
     v_job  {schema}.job;
+    v_lane smallint;
     v_back jsonb := '[]';
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -133,7 +141,7 @@ begin
             insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
                                           max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
             select v_job.id, clock_timestamp(), v_job.started_at, v_job.run_at, v_job.created_at, v_job.claims, v_job.attempts,
-                   v_job.max_attempts, v_job.crashes, v_job.max_crashes, v_job.priority, v_job.queue, v_job.kind, v_job.unique_key,
+                   v_job.max_attempts, v_job.crashes, v_job.max_crashes, {schema}.own_priority(v_job.priority), v_job.queue, v_job.kind, v_job.unique_key,
                    v_job.last_error, nullif(v_job.errors, '[]'), case when p_keep > 1 then v_job.payload end,
                    case when p_keep > 1 then v_job.headers end
              where p_keep > 0;
@@ -141,9 +149,10 @@ begin
         else
             status := {schema}.move(v_job, r.event, r.error, r.reason, r.delay_s, r.base_s, r.cap_s, p_limit_s, null);
             if status = 'queued' then
-                select extract(epoch from j.run_at - clock_timestamp()) into due_in_s from {schema}.job j where j.id = r.id;
+                select extract(epoch from j.run_at - clock_timestamp()), j.priority into due_in_s, v_lane
+                  from {schema}.job j where j.id = r.id;
                 if due_in_s <= 0 then
-                    v_back := v_back || jsonb_build_object('queue', v_job.queue, 'priority', v_job.priority, 'at', v_job.run_at);
+                    v_back := v_back || jsonb_build_object('queue', v_job.queue, 'priority', v_lane, 'at', v_job.run_at);
                 end if;
             end if;
         end if;

@@ -23,8 +23,9 @@ create table {schema}.job (
     crashes       integer     not null default 0,
     max_crashes   integer     not null default 3,
     priority      smallint    not null default 0,
-    -- Shared a dying worker with others: runs alone the next time.
-    suspect       boolean     not null default false,
+    -- Shared a dying worker with others and runs alone next: then its priority is raised by 1000, into a
+    -- lane of its own that ordinary claims do not read, so that no number of suspects is in their way.
+    suspect       boolean     not null generated always as (priority > 500) stored,
     queue         text collate "C" not null default 'default',
     kind          text collate "C" not null,
     unique_key    text collate "C",
@@ -35,7 +36,7 @@ create table {schema}.job (
     errors        jsonb       not null default '[]',
     constraint job_queue_check        check (octet_length(queue) between 1 and 128),
     constraint job_kind_check         check (octet_length(kind) between 1 and 128),
-    constraint job_priority_check     check (priority between -100 and 100),
+    constraint job_priority_check     check (priority between -100 and 100 or priority between 900 and 1100),
     constraint job_unique_key_check   check (octet_length(unique_key) between 1 and 1024),
     constraint job_max_attempts_check check (max_attempts >= 1),
     constraint job_max_crashes_check  check (max_crashes >= 1)
@@ -160,7 +161,7 @@ create index history_id on {schema}.history (id);
 create view {schema}.jobs as
 select j.id,
        case when j.lease is null then 'queued' else 'running' end as status,
-       j.queue, j.kind, j.priority, j.run_at,
+       j.queue, j.kind, (case when j.suspect then j.priority - 1000 else j.priority end)::smallint as priority, j.run_at,
        j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.suspect, j.claims,
        s.name as locked_by, s.expires_at as locked_until,
        j.unique_key, j.timeout, j.created_at, j.started_at, null::timestamptz as finished_at,

@@ -9,7 +9,8 @@
 -- Index    job_pkey, dead_letter_pkey, history_id, each from its upper end. Each part is limited by itself,
 --          so a page costs the same at any depth unless a filter fits few rows.
 select x.* from (
-    (select j.id, case when j.lease is null then 'queued' else 'running' end as status, j.queue, j.kind, j.priority,
+    (select j.id, case when j.lease is null then 'queued' else 'running' end as status, j.queue, j.kind,
+            (case when j.suspect then j.priority - 1000 else j.priority end)::smallint as priority,
             j.attempts, j.max_attempts, j.crashes, j.run_at, j.created_at, j.started_at, null::timestamptz as finished_at,
             null::text as reason, left(j.last_error, 2000) as last_error
        from {schema}.job j
