@@ -15,6 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from supervisor.job import SETTLE_EVENTS, TRANSITIONS, Event, Status, apply
 from tests.support.database import Database
 from tests.support.queue import (
+    DEFAULT,
+    Conn,
     Held,
     Holder,
     close_session,
@@ -43,6 +45,11 @@ def facts(db: Database, job_id: int) -> tuple[str, int, int]:
     return job["status"], job["attempts"], job["crashes"]
 
 
+def sweep_all(conn: Conn) -> dict[int, tuple[str, str]]:
+    """Sweep the lane of ordinary jobs and that of suspects."""
+    return {**sweep(conn, DEFAULT[0]), **sweep(conn, DEFAULT[1])}
+
+
 def suspect(db: Database, job_id: int) -> bool:
     return bool(db.value("select suspect from supervisor.job where id = %s", [job_id]))
 
@@ -54,7 +61,8 @@ def make(db: Database, status: Status, event: Event) -> tuple[int, Holder, Held 
     crashes = 3 if event in (Event.CRASHED_OUT, Event.REAPED_OUT) else 1
     attempts = 4 if event is Event.EXHAUSTED else 2
     db.execute(
-        "update supervisor.job set attempts = %s, crashes = %s, priority = case when %s then 1000 else 0 end, unknown_since = %s where id = %s",
+        "update supervisor.job set attempts = %s, crashes = %s, priority = case when %s then 1000 else 0 end,"
+        " unknown_since = %s where id = %s",
         [
             attempts,
             crashes,
@@ -84,7 +92,7 @@ def drive(db: Database, job_id: int, holder: Holder, held: Held | None, event: E
     elif event in (Event.REAPED, Event.REAPED_OUT):
         expire(db, holder.session)
         assert reap(holder.conn) == {holder.session}
-        assert set(sweep(holder.conn)) == {job_id}
+        assert set(sweep_all(holder.conn)) == {job_id}
     elif event is Event.CANCEL:
         db.rows("select supervisor.cancel_job(array[%s])", [job_id])
         if held is not None:
@@ -149,7 +157,7 @@ def test_a_cancelled_job_of_a_lost_worker_never_goes_back_to_the_queue(db: Datab
     else:
         expire(db, holder.session)
         reap(holder.conn)
-    assert sweep(holder.conn)[job_id][1] == "cancelled"
+    assert sweep_all(holder.conn)[job_id][1] == "cancelled"
     assert stored(db, job_id)["status"] == "cancelled"
 
 
@@ -347,7 +355,7 @@ class Life(RuleBasedStateMachine):
         else:
             self.db.execute("delete from supervisor.session where id = %s", [holder.session])
         lost = self._running(worker)
-        swept = sweep(self.conn)
+        swept = sweep_all(self.conn)
         assert set(swept) == set(lost)
         for job in lost:
             self.jobs[job] = self.jobs[job].after(Event.RELEASED if way == "ended" else Event.REAPED)
@@ -368,7 +376,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def sweep_of_living(self) -> None:
         """A sweep takes nothing from living sessions."""
-        assert sweep(self.conn) == {}
+        assert sweep_all(self.conn) == {}
 
     @invariant()
     def agrees(self) -> None:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from supervisor.db.jobs import EPOCH, Lane, Mark, numbers, quoted, texts
+from supervisor.db.jobs import EPOCH, SUSPECTS, Lane, Mark, numbers, quoted, texts
 from supervisor.db.statements import statement
 from tests.support.database import Database
 
 FUTURE = "infinity"
-DEFAULT = (Lane("default", 0),)
+DEFAULT = (Lane("default", 0), Lane("default", SUSPECTS))
 Conn = psycopg.Connection[tuple[Any, ...]]
 
 
