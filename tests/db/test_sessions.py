@@ -337,11 +337,17 @@ def test_a_replacement_that_waited_for_a_claim_leaves_the_running_job_alone(db: 
     [job] = enqueue(db.connect(), unique_key="k", kind="old")
     holder = Holder(db)
     holder.conn.autocommit = False
-    assert holder.claim(1).ids == [job]
-    producer = db.connect()
+    claim = holder.claim(1)
+    assert claim.ids == [job]
+    producer = db.connect(autocommit=False)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(enqueue, producer, unique_key="k", kind="new", on_conflict="replace")
         until_blocked(db, producer)
         holder.conn.commit()
         assert answer.result(10) == [job]
-    assert (stored(db, job)["kind"], stored(db, job)["status"]) == ("old", "running")
+        assert (stored(db, job)["kind"], stored(db, job)["status"]) == ("old", "running")
+        # Nor does it hold up the end of the run for as long as its own transaction lasts.
+        holder.conn.autocommit = True
+        holder.conn.execute("set lock_timeout = '3s'")
+        assert holder.ack(*claim.jobs).acked == 1
+        producer.commit()

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from supervisor.job import SETTLE_EVENTS, TRANSITIONS, Event, Status, apply
 from tests.support.database import Database
@@ -231,7 +238,7 @@ class Model:
         )
 
 
-JOBS, WORKERS = 3, 2
+JOBS, WORKERS = 4, 2
 REPORTS = [event for event in SETTLE_EVENTS if event is not Event.DONE]
 
 
@@ -261,8 +268,22 @@ class Life(RuleBasedStateMachine):
     def _running(self, worker: int) -> list[int]:
         return [job for job, model in self.jobs.items() if model.holder == self.workers[worker].session]
 
+    def _busy(self, worker: int) -> list[int]:
+        """What the worker runs; a claim first when that is nothing, so that few steps are idle."""
+        if not self._running(worker):
+            self._claim(worker, 2)
+        return self._running(worker)
+
     @rule(worker=st.integers(0, WORKERS - 1), limit=st.integers(1, 3))
     def claim(self, worker: int, limit: int) -> None:
+        self._claim(worker, limit)
+
+    @rule()
+    @precondition(lambda self: all(model.status is Status.DONE for model in self.jobs.values()))
+    def begin_anew(self) -> None:
+        self.jobs[enqueue(self.conn, max_attempts=3, max_crashes=2)[0]] = Model()
+
+    def _claim(self, worker: int, limit: int) -> None:
         self._due()
         holder = self.workers[worker]
         queued = [job for job, model in self.jobs.items() if model.status is Status.QUEUED]
@@ -278,7 +299,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, WORKERS - 1), event=st.sampled_from(REPORTS), twice=st.booleans(), data=st.data())
     def report(self, worker: int, event: Event, twice: bool, data: st.DataObject) -> None:
-        running = self._running(worker)
+        running = self._busy(worker)
         if not running:
             return
         chosen = data.draw(st.lists(st.sampled_from(running), unique=True, min_size=1))
@@ -292,7 +313,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, WORKERS - 1), by_settle=st.booleans(), twice=st.booleans())
     def done(self, worker: int, by_settle: bool, twice: bool) -> None:
-        running = self._running(worker)
+        running = self._busy(worker)[:1]
         held = [self.held[job] for job in running]
         holder = self.workers[worker]
         if by_settle:
@@ -346,6 +367,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, WORKERS - 1), way=st.sampled_from(["ended", "reaped", "missing"]))
     def lose_worker(self, worker: int, way: str) -> None:
+        self._busy(worker)
         holder = self.workers[worker]
         if way == "ended":
             close_session(self.conn, holder.session)
@@ -366,16 +388,13 @@ class Life(RuleBasedStateMachine):
     @rule(worker=st.integers(0, WORKERS - 1))
     def move(self, worker: int) -> None:
         """An answer was lost: the worker goes on under a new session."""
+        running = self._busy(worker)
         holder, new = self.workers[worker], new_session_id()
-        running = self._running(worker)
         assert move_session(self.conn, holder.session, new, [self.held[job] for job in running]) == set(running)
         holder.session = new
         for job in running:
             self.jobs[job] = replace(self.jobs[job], holder=new)
-
-    @rule()
-    def sweep_of_living(self) -> None:
-        """A sweep takes nothing from living sessions."""
+        # A sweep takes nothing from living sessions.
         assert sweep_all(self.conn) == {}
 
     @invariant()
@@ -400,11 +419,12 @@ def test_random_lives_end_where_the_table_says(db: Database) -> None:
     run_state_machine_as_test(
         Life,
         settings=settings(
-            max_examples=40,
-            stateful_step_count=25,
+            max_examples=60,
+            stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             database=None,
+            phases=(Phase.generate,),  # 30 steps read as they are; making them fewer takes minutes
             derandomize=True,
         ),
     )

@@ -29,30 +29,61 @@ language sql immutable as $fn$
     end
 $fn$;
 
--- resolve: what an enqueue does when its unique_key is taken. Internal.
+-- add_keyed: add one job with a unique_key, or find the one that has it. Internal; a replacement wakes nobody.
 --
--- Each round looks at the job that has the key; when that one ends between two looks, the key is tried
--- anew. The insert waits for whoever has just used the key in an open transaction.
+-- Each round tries the key, then looks at the job that has it; when that one ends in between, the key is
+-- tried anew. The insert waits for whoever has just used or freed the key in an open transaction.
 -- Returns  one row: the id of the job that stands for the call, whether it was created, whether replaced.
-create or replace function {schema}.resolve(
+create or replace function {schema}.add_keyed(
     p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamptz, p_now timestamptz,
     p_max_attempts integer, p_max_crashes integer, p_timeout interval, p_unique_key text, p_on_conflict text, p_headers jsonb
 ) returns table (id bigint, created boolean, replaced boolean)
 language plpgsql as $fn$
 #variable_conflict use_column
+declare
+    v_id bigint;
 begin
     created := false;
     replaced := false;
     for attempt in 1 .. 100 loop
+        insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
+                                       unique_key, headers)
+        values (p_kind, p_payload, p_queue, p_priority, p_run_at, p_now, p_max_attempts, p_max_crashes, p_timeout,
+                p_unique_key, p_headers)
+        on conflict (unique_key) where unique_key is not null do nothing
+        returning j.id into id;
+        if found then
+            created := true;
+            return next;
+            return;
+        end if;
         if p_on_conflict = 'replace' then
-            -- Another job under the old one's id: it is not charged for what that one did.
-            update {schema}.job j
-               set kind = p_kind, payload = p_payload, queue = p_queue, priority = p_priority, run_at = p_run_at,
-                   max_attempts = p_max_attempts, max_crashes = p_max_crashes, timeout = p_timeout, headers = p_headers,
-                   attempts = 0, crashes = 0, unknown_since = null
+            select j.id into v_id from {schema}.job j
              where j.unique_key = p_unique_key and j.lease is null
-            returning j.id into id;
-            if found then
+               for no key update skip locked;
+            if not found and exists (select from {schema}.job j where j.unique_key = p_unique_key and j.lease is null) then
+                -- Somebody is at it: another producer, or a claim. Having waited for a claim leaves a lock on
+                -- the running job, for which its ack would wait until this transaction ends, however long
+                -- that takes. Undoing the block lets it go.
+                begin
+                    select j.id into v_id from {schema}.job j
+                     where j.unique_key = p_unique_key and j.lease is null
+                       for no key update;
+                    if not found then
+                        raise exception 'claimed' using errcode = 'QS003';
+                    end if;
+                exception when sqlstate 'QS003' then
+                    v_id := null;
+                end;
+            end if;
+            if v_id is not null then
+                -- Another job under the old one's id: it is not charged for what that one did.
+                update {schema}.job j
+                   set kind = p_kind, payload = p_payload, queue = p_queue, priority = p_priority, run_at = p_run_at,
+                       max_attempts = p_max_attempts, max_crashes = p_max_crashes, timeout = p_timeout, headers = p_headers,
+                       attempts = 0, crashes = 0, unknown_since = null
+                 where j.id = v_id;
+                id := v_id;
                 replaced := true;
                 return next;
                 return;
@@ -65,17 +96,6 @@ begin
                     errcode = '23505', detail = format('job %s holds it', id),
                     hint = 'on_conflict => ''skip'' returns that job''s id instead';
             end if;
-            return next;
-            return;
-        end if;
-        insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
-                                       unique_key, headers)
-        values (p_kind, p_payload, p_queue, p_priority, p_run_at, p_now, p_max_attempts, p_max_crashes, p_timeout,
-                p_unique_key, p_headers)
-        on conflict (unique_key) where unique_key is not null do nothing
-        returning j.id into id;
-        if found then
-            created := true;
             return next;
             return;
         end if;
@@ -122,25 +142,23 @@ declare
         enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, enqueue.run_at is not null and enqueue.delay is not null,
         v_attempts, v_crashes, extract(epoch from enqueue.timeout)::float8, enqueue.unique_key, enqueue.on_conflict,
         enqueue.headers);
-    v_id       bigint;
     v_replaced boolean;
 begin
     if v_problem is not null then
         raise exception '%', v_problem using errcode = '22023';
     end if;
-    insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
-                                   unique_key, headers)
-    values (enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, v_now, v_attempts, v_crashes, enqueue.timeout,
-            enqueue.unique_key, enqueue.headers)
-    on conflict (unique_key) where unique_key is not null do nothing
-    returning j.id into v_id;
-    if found then
-        return query select v_id, true;
+    if enqueue.unique_key is null then
+        insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout, headers)
+        values (enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, v_now, v_attempts, v_crashes, enqueue.timeout,
+                enqueue.headers)
+        returning j.id into id;
+        created := true;
+        return next;
         return;
     end if;
     select x.id, x.created, x.replaced into id, created, v_replaced
-      from {schema}.resolve(enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, v_now, v_attempts, v_crashes,
-                            enqueue.timeout, enqueue.unique_key, enqueue.on_conflict, enqueue.headers) x;
+      from {schema}.add_keyed(enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, v_now, v_attempts, v_crashes,
+                              enqueue.timeout, enqueue.unique_key, enqueue.on_conflict, enqueue.headers) x;
     if v_replaced then
         perform {schema}.wake(v_queue, array[v_priority::smallint], v_run_at);
     end if;
@@ -153,19 +171,18 @@ $fn$;
 -- Params   jobs: a JSON array of objects with the names of enqueue's parameters; run_at as ISO text,
 --          delay and timeout in seconds.
 -- Returns  one row per element: ord (from 1), id, created.
--- Order    ids rise with the position in the array. Elements with a unique_key are inserted in the
---          order of their keys, so that two bulks with keys in common cannot deadlock.
--- Sends    at most one notification per queue for what it inserts, and one for what it replaces.
+-- Order    ids of elements without a unique_key rise with the position in the array. Those with one are
+--          added after them one by one, in the order of their keys: two bulks with keys in common then
+--          cannot deadlock.
+-- Sends    at most one notification per queue.
 create or replace function {schema}.enqueue_many(jobs jsonb) returns table (ord integer, id bigint, created boolean)
 language plpgsql set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
 declare
     v_now        timestamptz := clock_timestamp();
     v_problem    text;
-    v_ords       integer[];
-    v_ids        bigint[];
     v_replaced   boolean;
-    v_queues     text[] := '{}';  -- of what was replaced
+    v_queues     text[] := '{}';  -- whom to wake for what, at the end
     v_priorities smallint[] := '{}';
     v_at         timestamptz[] := '{}';
     r            record;
@@ -196,29 +213,32 @@ begin
         raise exception '%', v_problem using errcode = '22023';
     end if;
 
-    -- All in one insert, so that each queue is told once. What finds its key taken, in the table or by an
-    -- earlier element, is left over.
-    with wanted as materialized (
+    -- The trigger is silenced until the end, when each queue is told once. A failure takes this back too.
+    perform set_config('pg_supervisor.quiet', 'on', true);
+    return query
+    with plain as materialized (
         select e.ordinality::integer as ord, nextval(pg_get_serial_sequence({schema_literal} || '.job', 'id')) as id, x.*
           from jsonb_array_elements(enqueue_many.jobs) with ordinality as e (value, ordinality)
          cross join lateral jsonb_to_record(e.value) as x (
                kind text, payload jsonb, queue text, priority integer, run_at timestamptz, delay float8,
-               max_attempts integer, max_crashes integer, timeout float8, unique_key text, headers jsonb)
+               max_attempts integer, max_crashes integer, timeout float8, headers jsonb)
+         where e.value ->> 'unique_key' is null
          order by e.ordinality),
     inserted as (
-        insert into {schema}.job as j (id, kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
-                                       unique_key, headers)
-        select w.id, w.kind, coalesce(w.payload, '{}'), coalesce(w.queue, 'default'), coalesce(w.priority, 0),
-               greatest(v_now, coalesce(w.run_at, v_now + make_interval(secs => coalesce(w.delay, 0)))), v_now,
-               coalesce(w.max_attempts, 20), coalesce(w.max_crashes, 3), make_interval(secs => w.timeout), w.unique_key,
-               coalesce(w.headers, '{}')
-          from wanted w
-         order by w.unique_key collate "C" nulls first, w.ord
-        on conflict (unique_key) where unique_key is not null do nothing
-        returning j.id)
-    select coalesce(array_agg(w.ord), '{}'), coalesce(array_agg(w.id), '{}') into v_ords, v_ids
-      from wanted w join inserted i on i.id = w.id;
-    return query select m.ord, m.id, true from unnest(v_ords, v_ids) as m (ord, id);
+        insert into {schema}.job (id, kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout, headers)
+        select p.id, p.kind, coalesce(p.payload, '{}'), coalesce(p.queue, 'default'), coalesce(p.priority, 0),
+               greatest(v_now, coalesce(p.run_at, v_now + make_interval(secs => coalesce(p.delay, 0)))), v_now,
+               coalesce(p.max_attempts, 20), coalesce(p.max_crashes, 3), make_interval(secs => p.timeout), coalesce(p.headers, '{}')
+          from plain p)
+    select p.ord, p.id, true from plain p;
+    select coalesce(array_agg(w.queue), '{}'), coalesce(array_agg(w.priority), '{}'), coalesce(array_agg(w.at), '{}')
+      into v_queues, v_priorities, v_at
+      from (select coalesce(x.queue, 'default') as queue, coalesce(x.priority, 0)::smallint as priority,
+                   min(greatest(v_now, coalesce(x.run_at, v_now + make_interval(secs => coalesce(x.delay, 0))))) as at
+              from jsonb_array_elements(enqueue_many.jobs) as e (value)
+             cross join lateral jsonb_to_record(e.value) as x (queue text, priority integer, run_at timestamptz, delay float8)
+             where e.value ->> 'unique_key' is null
+             group by 1, 2) w;
 
     for r in
         select e.ordinality::integer as ord, x.*
@@ -226,23 +246,23 @@ begin
          cross join lateral jsonb_to_record(e.value) as x (
                kind text, payload jsonb, queue text, priority integer, run_at timestamptz, delay float8,
                max_attempts integer, max_crashes integer, timeout float8, headers jsonb, unique_key text, on_conflict text)
-          left join unnest(v_ords) as m (ord) on m.ord = e.ordinality
-         where x.unique_key is not null and m.ord is null
+         where x.unique_key is not null
          order by x.unique_key collate "C", e.ordinality
     loop
         r.run_at := greatest(v_now, coalesce(r.run_at, v_now + make_interval(secs => coalesce(r.delay, 0))));
         ord := r.ord;
         select x.id, x.created, x.replaced into id, created, v_replaced
-          from {schema}.resolve(r.kind, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), coalesce(r.priority, 0), r.run_at,
-                                v_now, coalesce(r.max_attempts, 20), coalesce(r.max_crashes, 3), make_interval(secs => r.timeout),
-                                r.unique_key, coalesce(r.on_conflict, 'skip'), coalesce(r.headers, '{}')) x;
-        if v_replaced then
+          from {schema}.add_keyed(r.kind, coalesce(r.payload, '{}'), coalesce(r.queue, 'default'), coalesce(r.priority, 0), r.run_at,
+                                  v_now, coalesce(r.max_attempts, 20), coalesce(r.max_crashes, 3),
+                                  make_interval(secs => r.timeout), r.unique_key, coalesce(r.on_conflict, 'skip'), coalesce(r.headers, '{}')) x;
+        if created or v_replaced then
             v_queues := v_queues || coalesce(r.queue, 'default');
             v_priorities := v_priorities || coalesce(r.priority, 0)::smallint;
             v_at := v_at || r.run_at;
         end if;
         return next;
     end loop;
+    perform set_config('pg_supervisor.quiet', 'off', true);
     perform {schema}.wake(b.queue, array_agg(distinct b.priority), min(b.at))
        from unnest(v_queues, v_priorities, v_at) as b (queue, priority, at)
       group by b.queue;

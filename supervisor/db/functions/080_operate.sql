@@ -18,6 +18,9 @@ $fn$;
 --
 -- Returns  each id with what happened: cancelled, or asked (running: its handler is being told).
 --          A missing id was neither queued nor running.
+-- Locks    first what is queued, in the order of keys, as bulks of producers take it; then what runs, in
+--          the order of ids, as workers take it. A producer may wait for either, a worker never for a
+--          producer, so no circle closes.
 create or replace function {schema}.cancel_job(p_ids bigint[]) returns table (id bigint, what text)
 language plpgsql
 set plan_cache_mode = force_generic_plan
@@ -29,7 +32,11 @@ as $fn$
 declare
     v_job {schema}.job;
 begin
-    for v_job in select j.* from {schema}.job j where j.id = any (p_ids) order by j.id for no key update loop
+    for v_job in
+        select j.* from {schema}.job j where j.id = any (p_ids)
+         order by j.lease is not null, case when j.lease is null then j.unique_key end nulls first, j.id
+           for no key update
+    loop
         id := v_job.id;
         update {schema}.job j set cancel_at = coalesce(j.cancel_at, clock_timestamp()) where j.id = v_job.id;
         if v_job.lease is null then
