@@ -318,10 +318,11 @@ class Fleet:
                 # Others took the session for dead before we could say what became of these.
                 metrics().leases_lost.inc(len(settlements) - len(moved))
             told = {verdict.id: verdict.outcome.event for verdict in settlements}
+            suspects = {entry.job_id for entry in board.entries if entry.suspect}
             for item in moved:
                 if item.due_in_s is not None and item.due_in_s > 0:
                     self._on_due(item.due_in_s)
-                if item.status == "queued" and told[item.id] in ("suspect", "crashed"):
+                if item.status == "queued" and (item.id in suspects or told[item.id] == "suspect"):
                     self._on_suspects(max(0.0, item.due_in_s or 0.0))
             if settlements:
                 events: dict[str, int] = {}
