@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from supervisor.db.pginstall import server_account
 from tests.support.servers import PASSWORD, ROLE, Server, _as_user, _free_port
+from tests.support.tools import missing
 from tests.support.waiting import wait_until
 
 _CONFIG: Final = """
@@ -50,7 +51,7 @@ class PgBouncer:
     def __enter__(self) -> Self:
         program = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
         if program is None:
-            pytest.fail("pgbouncer is missing: apt install pgbouncer")
+            missing("pgbouncer is missing: apt install pgbouncer")
         account = server_account()
         users = '"{}" "{}"\n'.format(ROLE, PASSWORD.replace('"', '""'))
         (self._dir / "users.txt").write_text(users)

@@ -7,8 +7,8 @@ roles: `postgres` (superuser, socket only) and `supervisor_test`, an ordinary ro
 create databases, whose password has every character that breaks hand-made addresses.
 Durability is off for speed: a killed server keeps its data, a machine that loses power does not.
 
-Always true: a missing tool fails the test, it never skips it; when the test run ends, in
-whatever way, a watchdog ends the servers and removes their files.
+Always true: a missing tool fails the test in CI (tools.py); when the test run ends, in whatever
+way, a watchdog ends the servers and removes their files.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from psycopg import sql
 
 from supervisor.db.pginstall import Account, AsUser, closed_to, find_programs, server_account
 from tests.support import proc
+from tests.support.tools import missing
 from tests.support.waiting import wait_until
 
 VERSIONS: Final = ("15", "16", "18")
@@ -172,7 +173,7 @@ class Server:
             return
         openssl = shutil.which("openssl")
         if openssl is None:
-            pytest.fail("openssl is missing: apt install openssl")
+            missing("openssl is missing: apt install openssl")
         key, certificate = self.dir / "server.key", self.dir / "server.crt"
         words = "req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
         subprocess.run(
@@ -273,7 +274,7 @@ def _programs(version: str) -> tuple[Path, Account | None]:
             if account and (closed := closed_to(account, place / "initdb")):
                 pytest.fail(f"{place} cannot be used as root: {closed} is closed to system user {account.name}")
             return place, account
-    pytest.fail("PostgreSQL 15 is missing: apt install postgresql-15, or name its bin directory in TEST_PG15_BIN")
+    missing("PostgreSQL 15 is missing: apt install postgresql-15, or name its bin directory in TEST_PG15_BIN")
 
 
 def _as_user(account: Account | None) -> AsUser:
