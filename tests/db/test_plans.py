@@ -156,8 +156,8 @@ def test_no_hot_statement_scans_or_sorts_jobs(db: Database, statistics: str) -> 
         of_jobs = [(query, plan) for query, plan in explained.plans if reads_jobs(plan)]
         assert len(of_jobs) > 30
         wrong = [(query, fault) for query, plan in of_jobs for fault in faults(plan)]
-        # What only the test does.
-        assert [item for item in wrong if "closed_as = 'reaped'" not in item[0]] == []
+        # cancel_job sorts the jobs that it was given, to lock them in its order.
+        assert [item for item in wrong if item[1] != "Sort of jobs" or "j.id = any (p_ids)" not in item[0]] == []
         explained.conn.close()
 
 
