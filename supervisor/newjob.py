@@ -36,6 +36,7 @@ MAX_PRIORITY: Final = 100
 MAX_TRIES: Final = 32_767
 MAX_TIMEOUT_S: Final = 366 * 86_400.0
 MAX_DELAY_S: Final = 3_660 * 86_400.0
+_LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)  # what every time zone can show; the table's bound too
 
 
 class Enqueued(NamedTuple):
@@ -163,9 +164,12 @@ def _utc_text(run_at: datetime) -> str:
     if run_at.utcoffset() is None:
         raise InvalidJob("run_at", "has no time zone: use datetime.now(UTC) or give tzinfo")
     try:
-        return run_at.astimezone(UTC).isoformat()
+        when = run_at.astimezone(UTC)
     except OverflowError:
         raise InvalidJob("run_at", "is outside the years 1 to 9999 in UTC") from None
+    if when > _LATEST:
+        raise InvalidJob("run_at", f"must not be later than {_LATEST:%Y-%m-%d}")
+    return when.isoformat()
 
 
 def job_options(options: Mapping[str, Any]) -> dict[str, Any]:

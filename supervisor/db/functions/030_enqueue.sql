@@ -16,6 +16,7 @@ language sql immutable as $fn$
         when jsonb_typeof(p_headers) is distinct from 'object'
             then 'headers must be a JSON object, not ' || coalesce(jsonb_typeof(p_headers), 'null')
         when p_run_at = 'infinity' then 'run_at must be finite'
+        when p_run_at > '9999-12-31 00:00:00+00' then 'run_at must be before the year 10000'
         when p_kind is null or octet_length(p_kind) not between 1 and 128
             then 'kind must be 1 to 128 bytes long, not ' || coalesce(octet_length(p_kind)::text, 'null')
         when octet_length(p_queue) not between 1 and 128

@@ -80,7 +80,8 @@ begin
            run_at = case when v_dead is null then v_run_at else p_job.run_at end,
            last_error = case when p_error is null then p_job.last_error else left(p_error, 10000) end,
            errors = case when p_error is null then p_job.errors
-                         else case when jsonb_array_length(p_job.errors) >= 10 then p_job.errors - 0 else p_job.errors end
+                         else case when jsonb_typeof(p_job.errors) <> 'array' then '[]'
+                                   when jsonb_array_length(p_job.errors) >= 10 then p_job.errors - 0 else p_job.errors end
                               || jsonb_build_object('at', v_now, 'event', p_event, 'attempt', p_job.attempts, 'claims', p_job.claims,
                                                     'error', left(p_error, 2000))
                     end

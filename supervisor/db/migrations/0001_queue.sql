@@ -39,7 +39,21 @@ create table {schema}.job (
     constraint job_priority_check     check (priority between -100 and 100 or priority between 900 and 1100),
     constraint job_unique_key_check   check (octet_length(unique_key) between 1 and 1024),
     constraint job_max_attempts_check check (max_attempts >= 1),
-    constraint job_max_crashes_check  check (max_crashes >= 1)
+    constraint job_max_crashes_check  check (max_crashes >= 1),
+    constraint job_timeout_check      check (timeout > interval '0'),
+    -- A row that no worker can read, or whose claim overflows, would stop every worker that meets it, again
+    -- and again: no claim ever gets past it. So it is refused here, whoever writes it. The times are those
+    -- that every driver and time zone can show.
+    constraint job_times_check check (
+        run_at between '1970-01-01 00:00:00+00' and '9999-12-31 00:00:00+00'
+        and created_at between '1970-01-01 00:00:00+00' and '9999-12-31 00:00:00+00'
+        and started_at between '1970-01-01 00:00:00+00' and '9999-12-31 00:00:00+00'
+        and cancel_at between '1970-01-01 00:00:00+00' and '9999-12-31 00:00:00+00'
+        and unknown_since between '1970-01-01 00:00:00+00' and '9999-12-31 00:00:00+00'),
+    constraint job_counts_check check (
+        claims between 0 and 4611686018427387904 and attempts between 0 and 1073741824 and crashes between 0 and 1073741824),
+    -- As text it can be six times as long, and a value of the server's ends at 1 GB.
+    constraint job_size_check check (pg_column_size(payload) + pg_column_size(headers) <= 67108864)
 ) with (
     -- Room on each page for the claim's new row version: the claim then writes no index entry,
     -- with or without an old snapshot elsewhere in the database. Less than half, since a claimed
