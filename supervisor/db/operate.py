@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import Connection, errors
@@ -22,6 +22,8 @@ from psycopg.rows import class_row, dict_row, tuple_row
 from supervisor.db.link import first_line, service_conninfo
 from supervisor.db.statements import statement
 from supervisor.errors import DatabaseUnavailable, SchemaMissing, SupervisorError
+
+_TRIES: Final = 3
 
 
 class StatementRefused(SupervisorError):
@@ -165,6 +167,16 @@ def retry(conn: Connection, schema: str, ids: Sequence[int]) -> tuple[list[int],
 
 
 def cancel(conn: Connection, schema: str, ids: Sequence[int]) -> dict[int, str]:
-    """What became of each: cancelled, or asked (a handler is being told). A missing id neither queued nor ran."""
-    with conn.cursor(row_factory=tuple_row) as cur:
-        return dict(cur.execute(statement("cancel_job", schema), {"ids": list(ids)}).fetchall())
+    """What became of each: cancelled, or asked (a handler is being told). A missing id neither queued nor ran.
+
+    A job claimed while the statement runs can make the server undo it as a deadlock: it is sent again.
+    """
+    tries = 0
+    while True:
+        try:
+            with conn.cursor(row_factory=tuple_row) as cur:
+                return dict(cur.execute(statement("cancel_job", schema), {"ids": list(ids)}).fetchall())
+        except errors.DeadlockDetected:
+            tries += 1
+            if tries == _TRIES:
+                raise

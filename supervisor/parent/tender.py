@@ -20,7 +20,8 @@ the connection or the process in the middle loses nothing: each tick is one tran
 
 Worst delay of a job that nobody announced, in its lane's turn: 250 ms where it was stamped less than
 250 ms before its commit; else two ticks and the workers' restart, that is 3 s at the default tick;
-below the published mark, the full sweep's period besides.
+below the published mark, the full sweep's period besides. Where every worker is idle and no notification
+came, the poll's period besides: a sweep brings jobs into view, it wakes nobody.
 
 Elsewhere: the statements (db/tend.py); what workers do with marks (worker/marks.py).
 """
