@@ -89,6 +89,7 @@ def migrate(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Js
                 "version": report.after,
                 "applied": list(report.applied),
                 "functions_installed": report.functions_installed,
+                "functions_of": report.functions_of,
             }
         )
         return
@@ -99,6 +100,8 @@ def migrate(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Js
         out.print("installed functions")
     if report.before == report.after:
         changed = "functions renewed" if report.functions_installed else "nothing to do"
+        if report.functions_of is not None:
+            changed = f"left the functions of release {report.functions_of}, which is newer than this one"
         out.print(f"schema {report.schema} is at version {report.after}: {changed}")
     else:
         out.print(f"schema {report.schema} went from version {report.before} to {report.after}")

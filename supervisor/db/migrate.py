@@ -2,37 +2,55 @@
 
 Migrations go forward only and each is applied once, all in one transaction under an advisory lock, so
 any number of processes may migrate at once and a failure leaves the schema as it was. Functions are
-installed again whenever a migration was applied or their text differs from what is installed.
+installed again whenever a migration was applied or their text differs from what is installed, unless a
+newer release installed them: two releases may share a schema version and differ in their functions.
 
-Always true: a schema newer than this code is never touched. Old supervisors go on running beside a
-newer schema: migrations only add, and functions keep their names and parameters until no released
-version calls them.
+Always true: a schema or functions newer than this code are never touched. Old supervisors go on running
+beside them: migrations only add, and functions keep their names and parameters until no released
+version calls them (docs/upgrades.md).
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
+from supervisor import __version__
 from supervisor.db import statements
 from supervisor.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew
 
 _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('pg-supervisor migrate ' || %s, 0))"
 _PARTITIONS_AHEAD: Final = 3
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(dev|a|b|rc)(\d*))?(?:\+.*)?")
+_STAGES: Final = ("dev", "a", "b", "rc", None)
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """What migrate did: the version before and after, the migrations applied, whether functions were."""
+    """What migrate did: the version before and after, the migrations applied, whether functions were.
+
+    Attributes:
+        functions_of: The newer release whose functions were left as they are; None if there is none.
+    """
 
     schema: str
     before: int
     after: int
     applied: tuple[str, ...]
     functions_installed: bool
+    functions_of: str | None = None
+
+
+class Installed(NamedTuple):
+    """What is in a database: the schema's version, its functions' digest, the release that installed them."""
+
+    version: int | None
+    functions: str | None = None
+    functions_by: str | None = None
 
 
 def known_version() -> int:
@@ -84,6 +102,7 @@ def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> Mi
             "applied_at timestamptz not null default clock_timestamp(), functions text)"
         ).format(name)
     )
+    cur.execute(sql.SQL("alter table {}.migration add column if not exists functions_by text").format(name))
     cur.execute(sql.SQL("select coalesce(max(version), 0) from {}.migration").format(name))
     row = cur.fetchone()
     before = int(row[0]) if row else 0
@@ -99,24 +118,55 @@ def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> Mi
         cur.execute(sql.SQL("insert into {}.migration (version, name) values (%s, %s)").format(name), (version, script))
         applied.append(script)
     digest = _functions_digest(schema)
-    cur.execute(sql.SQL("select functions from {}.migration where version = %s").format(name), (known,))
+    cur.execute(sql.SQL("select functions, functions_by from {}.migration where version = %s").format(name), (known,))
     row = cur.fetchone()
-    install = row is None or row[0] != digest
+    functions, by = row or (None, None)
+    kept = by if functions not in (None, digest) and _older_than(by) else None
+    install = functions != digest and kept is None
     if install:
         for _, text in statements.scripts("functions"):
             cur.execute(statements.render(text, schema).encode())
-        cur.execute(sql.SQL("update {}.migration set functions = %s where version = %s").format(name), (digest, known))
+        cur.execute(
+            sql.SQL("update {}.migration set functions = %s, functions_by = %s where version = %s").format(name),
+            (digest, __version__, known),
+        )
     cur.execute(sql.SQL("select {}.make_partitions(%s)").format(name), (_PARTITIONS_AHEAD,))
-    return MigrationReport(schema, before, known, tuple(applied), install)
+    return MigrationReport(schema, before, known, tuple(applied), install, kept)
 
 
-def check_version(found: int | None, schema: str) -> None:
-    """Raise SchemaMissing or SchemaTooNew unless a schema at version *found* can be worked with."""
+def check_version(found: Installed, schema: str) -> None:
+    """Raise SchemaMissing or SchemaTooNew unless what was *found* can be worked with.
+
+    Functions that a newer release installed serve this one. Those of an older one may lack what this one
+    calls; between builds of one release nothing tells which is older, and they are let be.
+    """
     known = known_version()
-    if found is None or found < known:
+    if found.version is None or found.version < known:
         raise SchemaMissing(schema)
-    if found > known:
-        raise SchemaTooNew(schema, found, known)
+    if found.version > known:
+        raise SchemaTooNew(schema, found.version, known)
+    if found.functions != _functions_digest(schema) and _newer_than(found.functions_by):
+        raise SchemaMissing(schema)
+
+
+def _older_than(other: str | None) -> bool:
+    """Whether this release is surely older than *other*; a source tree without a version never is."""
+    ours, theirs = _release(__version__), _release(other)
+    return ours is not None and theirs is not None and ours < theirs
+
+
+def _newer_than(other: str | None) -> bool:
+    ours, theirs = _release(__version__), _release(other)
+    return ours is not None and theirs is not None and ours > theirs
+
+
+def _release(version: str | None) -> tuple[int, ...] | None:
+    """A version as numbers that compare: 0.2.0rc1 before 0.2.0; None where it is none."""
+    found = _RELEASE.fullmatch(version or "")
+    if found is None:
+        return None
+    major, minor, patch, stage, number = found.groups()
+    return int(major), int(minor), int(patch or 0), _STAGES.index(stage), int(number or 0)
 
 
 def _first_line(error: BaseException) -> str:

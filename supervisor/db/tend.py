@@ -11,6 +11,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
 from supervisor.db.jobs import Lane, Mark, numbers, quoted
+from supervisor.db.migrate import Installed
 from supervisor.db.statements import statement
 
 
@@ -168,11 +169,11 @@ async def gone(conn: AsyncConnection, schema: str, *, parent: int) -> None:
     await conn.execute(statement("parent_gone", schema), {"id": parent})
 
 
-async def version(conn: AsyncConnection, schema: str) -> int | None:
-    """The schema's version; raises psycopg.errors.UndefinedTable when there is none."""
+async def version(conn: AsyncConnection, schema: str) -> Installed:
+    """What migrations have made of the schema; raises psycopg.errors.UndefinedTable when there is none."""
     async with conn.cursor(row_factory=tuple_row) as cur:
         row = await (await cur.execute(statement("version", schema))).fetchone()
-        return row[0] if row else None
+        return Installed(*row) if row else Installed(None)
 
 
 async def make_partitions(conn: AsyncConnection, schema: str, *, days_ahead: int) -> int:

@@ -170,7 +170,7 @@ class Parent:
             except DatabaseUnavailable as error:
                 self._database_away(error.reason)
             except DatabaseError as error:
-                if error.sqlstate in ("42P01", "3F000"):
+                if error.sqlstate in ("42P01", "42703", "3F000"):
                     raise SchemaMissing(self._schema) from error
                 self._database_away(first_line(error))
             else:

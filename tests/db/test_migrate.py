@@ -11,7 +11,7 @@ from psycopg import sql
 
 from supervisor.db import migrate as migrate_module
 from supervisor.db import statements
-from supervisor.db.migrate import check_version, known_version, migrate
+from supervisor.db.migrate import Installed, MigrationReport, check_version, known_version, migrate
 from supervisor.errors import DatabaseUnavailable, InvalidJob, SchemaMissing, SchemaTooNew
 from tests.support.database import Database
 from tests.support.queue import Conn, Holder, new_session_id, open_session, work
@@ -177,13 +177,44 @@ def test_a_newer_schema_is_left_alone(canary: Database) -> None:
     assert objects(canary) == before
 
 
-def test_a_release_works_only_with_a_schema_that_it_knows() -> None:
-    check_version(KNOWN, "s")
+def test_a_release_works_only_with_a_schema_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate_module, "__version__", "0.10.0")
+    check_version(Installed(KNOWN), "s")
     for missing in (None, KNOWN - 1):
         with pytest.raises(SchemaMissing):
-            check_version(missing, "s")
+            check_version(Installed(missing), "s")
     with pytest.raises(SchemaTooNew):
-        check_version(KNOWN + 1, "s")
+        check_version(Installed(KNOWN + 1, "other", "0.9"), "s")
+    for served in (None, "0.10.0", "0.11.0", "1.0", "0+source", "nonsense"):
+        check_version(Installed(KNOWN, "other", served), "s")
+    for older in ("0.9.0", "0.10.0rc1", "0.10.0.dev3"):
+        with pytest.raises(SchemaMissing, match="supervisor migrate"):
+            check_version(Installed(KNOWN, "other", older), "s")
+
+
+def test_an_older_release_does_not_take_back_the_functions_of_a_newer_one(
+    canary: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two releases may share a schema version: which of them migrates last must not matter."""
+
+    def by(release: str, number: int) -> MigrationReport:
+        with monkeypatch.context() as patched:
+            patched.setattr(migrate_module, "__version__", release)
+            text = f"create or replace function {{schema}}.extra() returns int language sql as 'select {number}'"
+            _scripts(patched, "functions", [("999_extra", text)])
+            return migrate(canary.conninfo)
+
+    assert by("0.9.0", 9).functions_installed
+    assert by("0.10.0", 10).functions_installed
+    for release in ("0.9.0", "0.10.0rc2", "0.9.0"):
+        report = by(release, 9)
+        assert (report.functions_installed, report.functions_of) == (False, "0.10.0")
+        assert canary.value("select supervisor.extra()") == 10
+    assert by("0.10.0", 10) == MigrationReport("supervisor", KNOWN, KNOWN, (), False)
+    assert by("0.10.1", 11).functions_installed
+    assert canary.value("select supervisor.extra()") == 11
+    assert by("0+source", 12).functions_installed, "a source tree is whatever it is"
+    assert by("0.10.0", 10).functions_installed
 
 
 def _scripts(monkeypatch: pytest.MonkeyPatch, folder: str, extra: list[tuple[str, str]]) -> None:
