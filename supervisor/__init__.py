@@ -23,21 +23,14 @@ def _refuse_namesake() -> None:
     )
 
 
-def _version() -> str:
-    try:
-        return _metadata.version("pg-supervisor")
-    except _metadata.PackageNotFoundError:
-        return "0+source"  # run from a checkout that is not installed
-
-
 _refuse_namesake()
-__version__ = _version()
 
 from supervisor import errors  # noqa: E402
 from supervisor.backoff import Backoff  # noqa: E402
 from supervisor.client import Enqueued, NewJob, enqueue, enqueue_many  # noqa: E402
 from supervisor.handler import Handler, Job, handler  # noqa: E402
 from supervisor.outcome import Cancel, Retry, Snooze  # noqa: E402
+from supervisor.release import VERSION as __version__  # noqa: E402
 
 __all__ = [
     "Backoff",

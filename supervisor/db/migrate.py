@@ -11,7 +11,6 @@ version calls them (docs/upgrades.md).
 """
 
 import hashlib
-import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,14 +18,12 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from supervisor import __version__
 from supervisor.db import statements
 from supervisor.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew
+from supervisor.release import VERSION, older
 
 _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('pg-supervisor migrate ' || %s, 0))"
 _PARTITIONS_AHEAD: Final = 3
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(dev|a|b|rc)(\d*))?(?:\+.*)?")
-_STAGES: Final = ("dev", "a", "b", "rc", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +118,14 @@ def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> Mi
     cur.execute(sql.SQL("select functions, functions_by from {}.migration where version = %s").format(name), (known,))
     row = cur.fetchone()
     functions, by = row or (None, None)
-    kept = by if functions not in (None, digest) and _older_than(by) else None
+    kept = by if functions not in (None, digest) and older(VERSION, by) else None
     install = functions != digest and kept is None
     if install:
         for _, text in statements.scripts("functions"):
             cur.execute(statements.render(text, schema).encode())
         cur.execute(
             sql.SQL("update {}.migration set functions = %s, functions_by = %s where version = %s").format(name),
-            (digest, __version__, known),
+            (digest, VERSION, known),
         )
     cur.execute(sql.SQL("select {}.make_partitions(%s)").format(name), (_PARTITIONS_AHEAD,))
     return MigrationReport(schema, before, known, tuple(applied), install, kept)
@@ -145,28 +142,8 @@ def check_version(found: Installed, schema: str) -> None:
         raise SchemaMissing(schema)
     if found.version > known:
         raise SchemaTooNew(schema, found.version, known)
-    if found.functions != _functions_digest(schema) and _newer_than(found.functions_by):
+    if found.functions != _functions_digest(schema) and older(found.functions_by, VERSION):
         raise SchemaMissing(schema)
-
-
-def _older_than(other: str | None) -> bool:
-    """Whether this release is surely older than *other*; a source tree without a version never is."""
-    ours, theirs = _release(__version__), _release(other)
-    return ours is not None and theirs is not None and ours < theirs
-
-
-def _newer_than(other: str | None) -> bool:
-    ours, theirs = _release(__version__), _release(other)
-    return ours is not None and theirs is not None and ours > theirs
-
-
-def _release(version: str | None) -> tuple[int, ...] | None:
-    """A version as numbers that compare: 0.2.0rc1 before 0.2.0; None where it is none."""
-    found = _RELEASE.fullmatch(version or "")
-    if found is None:
-        return None
-    major, minor, patch, stage, number = found.groups()
-    return int(major), int(minor), int(patch or 0), _STAGES.index(stage), int(number or 0)
 
 
 def _first_line(error: BaseException) -> str:

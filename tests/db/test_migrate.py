@@ -178,7 +178,7 @@ def test_a_newer_schema_is_left_alone(canary: Database) -> None:
 
 
 def test_a_release_works_only_with_a_schema_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate_module, "__version__", "0.10.0")
+    monkeypatch.setattr(migrate_module, "VERSION", "0.10.0")
     check_version(Installed(KNOWN), "s")
     for missing in (None, KNOWN - 1):
         with pytest.raises(SchemaMissing):
@@ -199,7 +199,7 @@ def test_an_older_release_does_not_take_back_the_functions_of_a_newer_one(
 
     def by(release: str, number: int) -> MigrationReport:
         with monkeypatch.context() as patched:
-            patched.setattr(migrate_module, "__version__", release)
+            patched.setattr(migrate_module, "VERSION", release)
             text = f"create or replace function {{schema}}.extra() returns int language sql as 'select {number}'"
             _scripts(patched, "functions", [("999_extra", text)])
             return migrate(canary.conninfo)
