@@ -53,6 +53,7 @@ class Service:
         handlers: str = "tests.support.handlers",
         log_bytes_per_s: int | None = None,
         env: dict[str, str] | None = None,
+        root: Path = ROOT,
         **settings: object,
     ) -> None:
         """Prepare a service.
@@ -61,12 +62,14 @@ class Service:
             handlers: SUPERVISOR_HANDLERS; modules are found from the repository's root.
             log_bytes_per_s: Read its log no faster than this, as a slow collector does. None reads at once.
             env: Further environment, as is.
+            root: The directory whose `supervisor` it runs; another one holds another release.
             settings: Named as in the settings module; None leaves the default.
         """
         self.db = db
         self.log: list[Event] = []
         self.noise: list[str] = []
         self._log_bytes_per_s = log_bytes_per_s
+        self._root = root
         self._changed = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -79,7 +82,7 @@ class Service:
         }
         self.env = {
             **kept,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(root),
             "PYTHONUNBUFFERED": "1",
             "EFFECTS_DATABASE_URL": db.conninfo,
             "SUPERVISOR_DATABASE_URL": db.conninfo,
@@ -97,7 +100,7 @@ class Service:
         self._stdout = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "supervisor", "run"],
-            cwd=ROOT,
+            cwd=self._root,
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
