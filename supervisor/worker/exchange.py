@@ -123,7 +123,8 @@ class Exchange:
         self._event.set()
 
     def room_made(self) -> None:
-        """A slot became free."""
+        """Jobs may start again, after a time when none could: look for some."""
+        self._want = True
         self._event.set()
 
     def wake(self) -> None:

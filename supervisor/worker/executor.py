@@ -9,7 +9,8 @@
 
 Always true: a job leaves the backlog once: it is started or it is given back. No job starts after this
 worker's lease may have passed. A suspect runs alone. Whatever a handler raises, SystemExit included, is
-that job's outcome. Each start and each end is on the scoreboard before anything else happens.
+that job's outcome. Each start and each end is on the scoreboard before anything else happens. A job for
+which there is no thread or no memory is given back untouched, and nothing starts for a moment.
 
 Elsewhere: writing results (exchange.py); what a handler's Job can do (run.py); killing a worker whose
 handler ignores its deadline (parent/deadlines.py).
@@ -21,23 +22,28 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from supervisor.clock import to_ns
 from supervisor.db.jobs import ClaimedJob
 from supervisor.errors import LeaseLost, UnknownKind
 from supervisor.handler import Handler, Job
+from supervisor.log import Repeats, get_logger
 from supervisor.metrics import metrics
 from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
 from supervisor.worker.run import Run, RunServices, TransactionDesk
+from supervisor.worker.threads import NoThread, Threads
 
 _LEASE_RECHECK_S = 0.05
 _FOR_EVER_S = 366 * 86400.0
 _PREFETCH_FOR_S = 0.25
 _STUCK_AFTER_S = 0.5
 _MEAN_WEIGHT = 0.1
+_STARVED_FOR_S = 0.5
+_UNTOLD = Outcome("failed", "it ended, and how could not be written down: no memory left", None, "error")
+
+log = get_logger("worker")
 
 
 class Sink(Protocol):
@@ -47,7 +53,7 @@ class Sink(Protocol):
         """*run* has ended with run.outcome."""
 
     def room_made(self) -> None:
-        """A slot or a place in the backlog became free."""
+        """Jobs may start again, after a time when none could."""
 
 
 class Executor:
@@ -88,7 +94,9 @@ class Executor:
         self._moved_at = time.monotonic()  # when a slot last came free or was filled
         self._recheck: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="job")
+        self._threads = Threads(self._loop)
+        self._resumes: asyncio.TimerHandle | None = None  # set while nothing starts for want of threads or memory
+        self._repeats = Repeats(5.0)
 
     @property
     def waiting(self) -> int:
@@ -98,7 +106,7 @@ class Executor:
     def room(self) -> int:
         """How many jobs to claim now: enough to fill slots and backlog, or 0 while the backlog is half full."""
         prefetch = self._prefetch_now()
-        if self._stopped or self._alone or len(self._backlog) > prefetch // 2:
+        if self._stopped or self._alone or self._resumes is not None or len(self._backlog) > prefetch // 2:
             return 0
         return max(0, self._slots + prefetch - len(self.running) - len(self._backlog))
 
@@ -132,13 +140,16 @@ class Executor:
 
     def fill(self) -> None:
         """Start jobs from the backlog while slots are free."""
-        while self._backlog and not self._alone and not self._stopped and len(self.running) < self._slots:
+        while self._backlog and not self._holds_back() and len(self.running) < self._slots:
             if time.monotonic() >= self._lease_until():
                 # The leases may have passed: start nothing until the parent has renewed them.
                 if self._recheck is None:
                     self._recheck = self._loop.call_later(_LEASE_RECHECK_S, self._check_lease)
                 return
             self._try_start(self._backlog.popleft())
+
+    def _holds_back(self) -> bool:
+        return self._alone or self._stopped or self._resumes is not None
 
     def _check_lease(self) -> None:
         self._recheck = None
@@ -156,7 +167,7 @@ class Executor:
     def take_alone(self, job: ClaimedJob) -> None:
         """Hold a suspect and start it; `ended` waits for it."""
         run = Run(job, self._board.claim(job.id, job.token, job.kind, suspect=True))
-        if self._stopped or not self._alone or time.monotonic() >= self._lease_until():
+        if self._stopped or not self._alone or self._resumes is not None or time.monotonic() >= self._lease_until():
             self._end(run, Outcome("released", reason="isolation"))
         else:
             self._try_start(run)
@@ -184,6 +195,9 @@ class Executor:
         """Start *run*; whether it runs now. One that cannot even be started ends as failed, and harms nobody else."""
         try:
             self._start(run)
+        except (NoThread, MemoryError) as error:
+            self._starved(run, error)
+            return False
         except Exception as error:
             self.running.pop(run.job.id, None)
             run.ended = time.monotonic()
@@ -193,11 +207,42 @@ class Executor:
             return False
         return True
 
+    def _starved(self, run: Run, error: BaseException) -> None:
+        """Not this job's doing: give it and the backlog back, others may have room, and go on after a moment."""
+        metrics().errors.labels("start").inc()
+        self._repeats.tell(
+            log.error,
+            "job.not_started",
+            reason=repr(error),
+            kind=run.job.kind,
+            running=len(self.running),
+            did="gave it and what waited back, uncharged; starting nothing for a moment",
+            remedy="the process is at a limit of memory or threads: raise it, or lower SUPERVISOR_CONCURRENCY",
+        )
+        self.running.pop(run.job.id, None)
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if run.task is not None:
+            run.task.cancel()  # before its first step
+        run.started = 0.0
+        if self._resumes is None:
+            self._resumes = self._loop.call_later(_STARVED_FOR_S, self._resume_starting)
+        for one in (run, *self.give_back()):
+            self._end(one, Outcome("released", reason="starved"))
+
+    def _resume_starting(self) -> None:
+        self._resumes = None
+        self.fill()
+        self._sink.room_made()
+
     def _start(self, run: Run) -> None:
         handler = self._handlers.get(run.job.kind)
         if handler is None:
             metrics().unknown_kinds.inc()
             raise UnknownKind(run.job.kind)
+        if not handler.is_async:
+            self._threads.reserve()
         job = run.job
         run.handler = handler
         run.started = time.monotonic()
@@ -215,8 +260,7 @@ class Executor:
             run.task = self._loop.create_task(self._run_async(run, handler))
             run.task.add_done_callback(lambda _: self._never_ran(run))
         else:
-            run.task = self._loop.run_in_executor(self._threads, self._run_sync, run, handler)
-            run.task.add_done_callback(lambda _: self._returned(run))
+            run.task = self._threads.submit(lambda _: self._returned(run), self._run_sync, run, handler)
 
     def _context(self, run: Run, deadline: float | None) -> Job:
         """What the handler may know of this run; made only for handlers that ask for it."""
@@ -285,6 +329,8 @@ class Executor:
             run.timer = None
         self.running.pop(run.job.id, None)
         run.task = None
+        if run.outcome is None:
+            run.ended, run.outcome = time.monotonic(), _UNTOLD
         self._moved_at = run.ended
         self._mean_s += _MEAN_WEIGHT * (run.ended - run.started - self._mean_s)
         self._one_ended.set()

@@ -5,6 +5,7 @@
     load.py      enqueues, in transactions that commit late or roll back
     handlers.py  jobs that write what they did into a table without a unique index
     world.py     the server, a proxy per supervisor, two supervisors
+    disk.py      a file system for the database that can be filled
     faults.py    what is done to them; each fault is a class
     checker.py   compares jobs, effects, attempts, crashes and the log afterwards: the verdict
 

@@ -71,7 +71,7 @@ def check(db: Database) -> Verdict:
     )
     verdict.inexact = db.rows(
         "select a.job_id, count(e.job_id)::int from chaos_asked a left join chaos_exact e using (job_id)"
-        " where a.kind = 'c.exact' group by 1 having count(e.job_id) <> 1"
+        " where a.kind in ('c.exact', 'c.hold') group by 1 having count(e.job_id) <> 1"
     )
     return verdict
 
@@ -90,7 +90,7 @@ def _lost(db: Database, verdict: Verdict) -> None:
         " union all "
         "select a.job_id, a.kind, 'done without a whole run' from chaos_asked a"
         " join supervisor.history h on h.id = a.job_id"
-        " where a.kind not in ('c.exact') and not exists"
+        " where a.kind not in ('c.exact', 'c.hold') and not exists"
         " (select from chaos_run r where r.job_id = a.job_id and r.note = 'end')"
         " union all "
         "select d.id, d.kind, 'dead: ' || d.reason from supervisor.dead_letter d"
@@ -153,7 +153,7 @@ def _charges(db: Database, verdict: Verdict) -> None:
         passed = db.value("select count(*)::int from supervisor.session where closed_as = 'reaped'")
         said = [error for error in errors or [] if error["event"] == "crashed"]
         by_lease = sum("lease passed" in error["error"] for error in said)
-        if crashes > cut + by_lease and not (errors is None and passed) and kind != "c.exact":
+        if crashes > cut + by_lease and not (errors is None and passed) and kind not in ("c.exact", "c.hold"):
             verdict.wrongly_charged.append((job_id, kind, crashes, cut, errors))
     verdict.wrongly_charged += db.rows(
         "select id, kind, attempts, last_error from supervisor.jobs"

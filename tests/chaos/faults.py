@@ -3,19 +3,26 @@
 import contextlib
 import os
 import random
+import resource
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import psycopg
 
+from tests.chaos.load import ask
 from tests.chaos.world import Node, World
+from tests.support.faketime import FAKETIME
 
 Fault = Callable[[World, random.Random], None]
 FAULTS: Final[dict[str, tuple[int, Fault]]] = {}
 """Name -> (weight, what it does)."""
+
+_SPARE_BYTES: Final = 4 << 20
+_HELD_JOBS: Final = 24
 
 
 def fault(weight: int) -> Callable[[Fault], Fault]:
@@ -24,6 +31,16 @@ def fault(weight: int) -> Callable[[Fault], Fault]:
         return does
 
     return add
+
+
+def missing(world: World) -> dict[str, str]:
+    """Faults that this machine cannot do, and why."""
+    found = {}
+    if world.disk is None:
+        found["disk_full"] = f"no file system for the database can be mounted ({world.no_disk})"
+    if not FAKETIME.exists():
+        found["skew_clock"] = f"{FAKETIME} is missing: apt install faketime"
+    return found
 
 
 def pick(rng: random.Random) -> tuple[str, Fault]:
@@ -79,6 +96,72 @@ def kill_fork_server(world: World, rng: random.Random) -> None:
     if pid is not None:
         _send(pid, signal.SIGKILL)
         world.note("kill_fork_server", node=node.name, pid=pid)
+
+
+@fault(3)
+def stop_fork_server(world: World, rng: random.Random) -> None:
+    """It forks nothing for a while, and just then a worker dies."""
+    node, seconds = _node(world, rng), rng.uniform(0.2, 2 * world.lease_s)
+    pid = world.fork_server(node)
+    if pid is None:
+        return
+    world.note("stop_fork_server", node=node.name, pid=pid, for_s=round(seconds, 2))
+    _send(pid, signal.SIGSTOP)
+    for worker in world.workers(node)[:1]:
+        _send(worker, signal.SIGKILL)
+    time.sleep(seconds)
+    _send(pid, signal.SIGCONT)
+
+
+@fault(4)
+def squeeze_worker(world: World, rng: random.Random) -> None:
+    """Memory pressure: a worker gets hardly any more address space, and allocations fail wherever they are made."""
+    pids = [pid for node in world.nodes for pid in world.workers(node)]
+    if not pids:
+        return
+    pid, seconds = rng.choice(pids), rng.uniform(0.5, 3.0)
+    spare = rng.choice([0, _SPARE_BYTES])
+    with contextlib.suppress(OSError):  # it has just died
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + spare
+        before = resource.prlimit(pid, resource.RLIMIT_AS)
+        resource.prlimit(pid, resource.RLIMIT_AS, (limit, before[1]))
+        world.note("squeeze_worker", pid=pid, spare_mb=spare >> 20, for_s=round(seconds, 2))
+        time.sleep(seconds)
+        resource.prlimit(pid, resource.RLIMIT_AS, before)
+
+
+@fault(3)
+def skew_clock(world: World, rng: random.Random) -> None:
+    """One machine's wall clock is wrong, or runs at another speed, from its next start on; later it jumps."""
+    node = _node(world, rng)
+    wrong = rng.choice(["-90s", "+90s", "-3600s", "+3600s", "+0 x1.2", "+0 x0.8"])
+    if node.clock is None and node.service.alive:
+        node.clock = world.clock_file(node)
+        _send(node.service.parent_pid, signal.SIGTERM)
+    if node.clock is not None:
+        node.clock.write_text(wrong)
+        world.note("skew_clock", node=node.name, clock=wrong)
+
+
+@fault(3)
+def disk_full(world: World, rng: random.Random) -> None:
+    """No table of the database can grow."""
+    seconds = rng.uniform(0.5, 3.0)
+    if world.disk is None:
+        return
+    world.note("disk_full", for_s=round(seconds, 2))
+    world.disk.fill()
+    time.sleep(seconds)
+    world.disk.free()
+
+
+@fault(2)
+def exhaust_pool(world: World, rng: random.Random) -> None:
+    """More jobs that sit in job.transaction() than all workers' pools have connections."""
+    with contextlib.suppress(psycopg.Error), psycopg.connect(world.db.conninfo, connect_timeout=2) as conn:
+        ask(conn, "c.hold", [{"seconds": rng.uniform(0.2, 0.8)} for _ in range(_HELD_JOBS)], queue=rng.choice("abc"))
+        world.note("exhaust_pool", jobs=_HELD_JOBS)
 
 
 @fault(3)

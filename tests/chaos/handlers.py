@@ -20,6 +20,11 @@ from supervisor import Job, handler
 _local = threading.local()
 
 
+def _sleep(seconds: float) -> None:
+    """As time.sleep, which fails under libfaketime: that takes a monotonic clock's times for a wall clock's."""
+    threading.Event().wait(seconds)
+
+
 def _write(sql: str, parameters: tuple[object, ...]) -> None:
     """Commit one row, through restarts of the server: a run that cannot say what it did would prove nothing."""
     deadline = time.monotonic() + 60
@@ -38,7 +43,7 @@ def _write(sql: str, parameters: tuple[object, ...]) -> None:
                 _local.conn.close()
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            _sleep(0.05)
 
 
 def begin(job: Job) -> None:
@@ -78,7 +83,7 @@ async def async_(job: Job, seconds: float) -> None:
 @handler("c.sync")
 def sync(job: Job, seconds: float) -> None:
     with recorded(job):
-        time.sleep(seconds)
+        _sleep(seconds)
 
 
 @handler("c.flaky", max_attempts=50)
@@ -96,6 +101,14 @@ async def exact(job: Job) -> None:
         await conn.execute("insert into chaos_exact (job_id) values (%s)", (job.id,))
 
 
+@handler("c.hold", max_attempts=50)
+async def hold(job: Job, seconds: float) -> None:
+    """As `exact`, and keeps its connection: many of these leave none for others."""
+    async with job.transaction() as conn:
+        await conn.execute("insert into chaos_exact (job_id) values (%s)", (job.id,))
+        await asyncio.sleep(seconds)
+
+
 @handler("c.broken", max_attempts=3)
 async def broken(job: Job) -> None:
     begin(job)
@@ -107,11 +120,11 @@ def poison(job: Job) -> None:
     """Kills its worker, each time."""
     begin(job)
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    _sleep(60)
 
 
 @handler("c.stubborn", timeout=0.3, kill_after=0.3, max_attempts=2)
 def stubborn(job: Job) -> None:
     """Ignores its time limit: its worker is killed for it."""
     begin(job)
-    time.sleep(3600)
+    _sleep(3600)

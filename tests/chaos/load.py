@@ -31,9 +31,9 @@ def pick(rng: random.Random, *, poison: float) -> NewJob:
     priority = rng.choice([0, 0, 0, 5])
     common: dict[str, Any] = {"queue": queue, "priority": priority}
     if at < poison:
-        return NewJob("c.poison", {}, **common)
+        return NewJob("c.poison", {}, max_crashes=2, **common)
     if at < 2 * poison:
-        return NewJob("c.stubborn", {}, **common)
+        return NewJob("c.stubborn", {}, max_attempts=2, **common)
     if at < 0.03:
         return NewJob("c.broken", {}, max_attempts=3, **common)
     if at < 0.10:
@@ -47,6 +47,21 @@ def pick(rng: random.Random, *, poison: float) -> NewJob:
     if at < 0.50:
         return NewJob("c.fast", {}, in_=rng.choice([0.5, 2.0]), **common)
     return NewJob("c.fast", {}, **common)
+
+
+def ask(conn: psycopg.Connection[Any], kind: str, payloads: list[dict[str, Any]], **common: Any) -> None:
+    """Enqueue jobs of one kind and write down that they were, in one transaction; the caller commits."""
+    jobs = [NewJob(kind, payload, **common) for payload in payloads]
+    _ask(conn, jobs)
+
+
+def _ask(conn: psycopg.Connection[Any], jobs: list[NewJob]) -> None:
+    made = enqueue_many(conn, jobs)
+    with conn.cursor() as cur:
+        cur.executemany(
+            "insert into chaos_asked (job_id, kind) values (%s, %s)",
+            [(answer.id, job.kind) for answer, job in zip(made, jobs, strict=True)],
+        )
 
 
 class Enqueuer(threading.Thread):
@@ -87,13 +102,7 @@ class Enqueuer(threading.Thread):
 
     def _one(self, conn: psycopg.Connection[Any], count: int) -> None:
         rng = self._rng
-        jobs = [pick(rng, poison=self._poison) for _ in range(count)]
-        made = enqueue_many(conn, jobs)
-        with conn.cursor() as cur:
-            cur.executemany(
-                "insert into chaos_asked (job_id, kind) values (%s, %s)",
-                [(answer.id, job.kind) for answer, job in zip(made, jobs, strict=True)],
-            )
+        _ask(conn, [pick(rng, poison=self._poison) for _ in range(count)])
         fate = rng.random()
         if fate < 0.05:
             self._halt.wait(rng.uniform(0.2, 2.0))  # a long business transaction

@@ -4,14 +4,17 @@ import contextlib
 import os
 import random
 import signal
+import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from tests.chaos.disk import Disk
 from tests.chaos.load import SCHEMA
-from tests.support import proc
+from tests.support import faketime, proc
 from tests.support.database import Database
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -26,6 +29,8 @@ class Node:
     service: Service
     proxy: Proxy
     settings: dict[str, Any]
+    clock: Path | None = None
+    """Where its wall clock's error is read from, at its next start; None for a true clock."""
     past: list[Service] = field(default_factory=list)
 
 
@@ -36,6 +41,14 @@ class World:
         self.server = server
         self.lease_s = lease_s
         self.db = Database.create(server)
+        self.disk: Disk | None = None
+        self.no_disk = ""
+        try:
+            self.disk = Disk(server)
+        except OSError as error:
+            self.no_disk = str(error)
+        else:
+            self.disk.hold(self.db)
         self.db.execute(SCHEMA)
         self.nodes: list[Node] = []
         self.record: list[dict[str, Any]] = []
@@ -54,20 +67,27 @@ class World:
                 "statement_timeout_s": 2.0,
                 "connect_timeout_s": 2.0,
                 "poll_every_s": 2.0,
+                "pool_size": 2,
                 "restart_budget": 1000,
                 "name": f"node{number}",
                 "run_dir": f"/tmp/chaos-{os.getpid()}-{number}",
                 "database_url": proxy.conninfo,
             }
-            node = Node(f"node{number}", self._service(settings), proxy, settings)
-            self.nodes.append(node)
+            self.nodes.append(Node(f"node{number}", self._service(settings), proxy, settings))
         for node in self.nodes:
             node.service.start()
         for node in self.nodes:
             node.service.wait_ready(60)
 
-    def _service(self, settings: dict[str, Any]) -> Service:
-        return Service(self.db, handlers="tests.chaos.handlers", **settings)
+    def _service(self, settings: dict[str, Any], clock: Path | None = None) -> Service:
+        env = faketime.environment(clock) if clock is not None else None
+        return Service(self.db, handlers="tests.chaos.handlers", env=env, **settings)
+
+    def clock_file(self, node: Node) -> Path:
+        """A file for the error of *node*'s clock."""
+        fd, name = tempfile.mkstemp(prefix=f"chaos-clock-{node.name}-")
+        os.close(fd)
+        return Path(name)
 
     def note(self, fault: str, **facts: Any) -> None:
         """Record a fault with the seconds since the start."""
@@ -100,7 +120,7 @@ class World:
         for node in self.nodes:
             if not node.service.alive:
                 node.past.append(node.service)
-                node.service = self._service(node.settings)
+                node.service = self._service(node.settings, node.clock)
                 node.service.start()
 
     def signal_tree(self, node: Node, sig: signal.Signals) -> None:
@@ -118,6 +138,8 @@ class World:
 
     def calm(self) -> None:
         """End every lasting fault."""
+        if self.disk is not None:
+            self.disk.free()
         self.server.start()
         for node in self.nodes:
             node.proxy.thaw()
@@ -138,4 +160,6 @@ class World:
             service.close()
         for node in self.nodes:
             node.proxy.close()
+            if node.clock is not None:
+                node.clock.unlink(missing_ok=True)
         return services

@@ -1,13 +1,14 @@
 """The slots of a worker, without a database: each job that is taken comes back, once."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
-from supervisor import handler
+from supervisor import Job, handler
 from supervisor.db.jobs import ClaimedJob
 from supervisor.handler import registry
 from supervisor.wire.board import Board, Phase
@@ -161,3 +162,38 @@ async def test_a_suspect_that_arrives_in_a_stop_is_given_back(board: Board) -> N
     slots.stop_starting()
     slots.take_alone(claimed(1, suspect=True))
     assert sink.events() == [(1, "released")]
+
+
+@handler("x.thread")
+def in_thread(job: Job) -> None:
+    threads_ran.append(job.id)
+
+
+threads_ran: list[int] = []
+
+
+async def test_a_job_for_which_there_is_no_thread_is_given_back_and_never_runs(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once was put down as failed, stayed queued for a thread, and ran when there was one: beside its second run,
+    and its end was written over another job's on the scoreboard."""
+
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads_ran.clear()
+    sink = Returned()
+    slots = executor(board, sink)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        slots.take([claimed(1, "x.thread"), claimed(2, "x.thread")])
+        assert sink.events() == [(1, "released"), (2, "released")]
+        assert not any(run.started for run in sink.runs), "neither counts as started"
+        assert slots.room() == 0, "nothing is claimed for a moment"
+    await wait_until_async(lambda: sink.made_room, 5)
+    assert slots.room() > 0
+    slots.take([claimed(3, "x.thread")])
+    await wait_until_async(lambda: (3, "done") in sink.events(), 5)
+    slots.take([claimed(4, "x.thread"), claimed(5, "x.thread")])
+    await wait_until_async(lambda: len(sink.runs) == 5, 5)
+    assert threads_ran == [3, 4, 5]
