@@ -231,6 +231,13 @@ class Settings(BaseSettings):
     def _check_address(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(dsn.parse(value.get_secret_value()).text)
 
+    @field_validator("schema_", mode="after")
+    @classmethod
+    def _check_schema(cls, value: str) -> str:
+        if value.startswith("pg_") or value == "information_schema":
+            raise ValueError(f"{value!r} is a name that PostgreSQL keeps for itself")
+        return value
+
     @field_validator("log_level", "log_format", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:

@@ -90,7 +90,6 @@ def serve(settings: Settings, *, migrate_first: bool = False) -> int:
             with refusals(settings.schema_):
                 migrate(url, settings.schema_)
         code = uvloop.run(parent(url))
-    log.flush(2.0)
     return code
 
 

@@ -242,3 +242,9 @@ def test_settings_travel_to_workers_and_take_the_hiding_along() -> None:
 def test_the_page_of_settings_is_current() -> None:
     page = Path(__file__).parents[2] / "docs" / "settings.md"
     assert page.read_text(encoding="utf-8") == document(), "run python -m supervisor.settings"
+
+
+@pytest.mark.parametrize("schema", ["pg_queue", "information_schema"])
+def test_schema_names_of_the_server_are_refused_at_the_start(schema: str) -> None:
+    with pytest.raises(SettingsInvalid, match="keeps for itself"):
+        Settings.load(schema=schema, database_url="postgresql://u@h/d")
