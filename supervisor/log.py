@@ -76,8 +76,15 @@ class Lines:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
-                    self._thread.start()
+                    self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            return  # no more threads here: the line waits for the next one, and whoever logs is not hurt
+        self._thread = thread
 
     def flush(self, timeout: float = 1.0) -> bool:
         """Wait until the lines put so far are written; False if *timeout* seconds were not enough."""

@@ -209,16 +209,6 @@ class Executor:
 
     def _starved(self, run: Run, error: BaseException) -> None:
         """Not this job's doing: give it and the backlog back, others may have room, and go on after a moment."""
-        metrics().errors.labels("start").inc()
-        self._repeats.tell(
-            log.error,
-            "job.not_started",
-            reason=repr(error),
-            kind=run.job.kind,
-            running=len(self.running),
-            did="gave it and what waited back, uncharged; starting nothing for a moment",
-            remedy="the process is at a limit of memory or threads: raise it, or lower SUPERVISOR_CONCURRENCY",
-        )
         self.running.pop(run.job.id, None)
         if run.timer is not None:
             run.timer.cancel()
@@ -230,6 +220,16 @@ class Executor:
             self._resumes = self._loop.call_later(_STARVED_FOR_S, self._resume_starting)
         for one in (run, *self.give_back()):
             self._end(one, Outcome("released", reason="starved"))
+        metrics().errors.labels("start").inc()
+        self._repeats.tell(
+            log.error,
+            "job.not_started",
+            reason=repr(error),
+            kind=run.job.kind,
+            running=len(self.running),
+            did="gave it and what waited back, uncharged; starting nothing for a moment",
+            remedy="the process is at a limit of memory or threads: raise it, or lower SUPERVISOR_CONCURRENCY",
+        )
 
     def _resume_starting(self) -> None:
         self._resumes = None

@@ -249,3 +249,23 @@ def test_repeats_are_told_once_a_second_with_their_number() -> None:
     for number in range(100):
         repeats.allow(number)
     assert len(repeats._seen) <= 2
+
+
+def test_a_line_for_which_no_thread_can_be_started_hurts_nobody_and_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It once raised in whoever logged, which lost that one's work; and the writer was never started again."""
+    reading, writing = os.pipe()
+    writer = log.Lines(writing)
+
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        writer.put("first")
+    writer.put("second")
+    assert writer.flush(5)
+    assert os.read(reading, 100) == b"first\nsecond\n"
+    os.close(reading)
+    os.close(writing)
