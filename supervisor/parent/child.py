@@ -43,6 +43,10 @@ class Child:
         self.woken_at = 0.0
         """When it was last woken without having answered yet; 0 when it owes no answer."""
         self.blocked_since: float | None = None
+        self.waited_ns = 0
+        """When jobs were last seen to wait while all its slots were taken (monotonic)."""
+        self.starved_ns = 0
+        """The start of the last job it could start, if it has been said to starve since; else 0."""
         self.boot_failure: str | None = None
         self._spawned = spawned
         self.board = spawned.board

@@ -1,4 +1,5 @@
-"""Watches what workers do: kills one whose job ignores its deadline, names handlers that block a loop.
+"""Watches what workers do: kills one whose job ignores its deadline, names handlers that block a loop
+or keep every slot.
 
 `timeout` tells a handler to stop; `kill_after` later its process is killed, whatever C code it sits in.
 The board is marked first, so that the recovery charges that job and nobody else.
@@ -18,15 +19,17 @@ from supervisor.wire.board import Phase
 
 LOOK_EVERY_S: Final = 0.1
 BLOCKED_AFTER_S: Final = 1.5
+STARVED_AFTER_S: Final = 5.0
 
 log = get_logger("deadlines")
 
 
 class Deadlines:
-    """The watch over running jobs. *workers*: those whose processes exist."""
+    """The watch over running jobs. *workers*: those whose processes exist; *slots*: of each."""
 
-    def __init__(self, workers: Callable[[], Iterable[Child]]) -> None:
+    def __init__(self, workers: Callable[[], Iterable[Child]], slots: int) -> None:
         self._workers = workers
+        self._slots = slots
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -34,6 +37,7 @@ class Deadlines:
             for child in list(self._workers()):
                 self._overdue(child)
                 self._blocked(child)
+                self._starved(child)
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _overdue(self, child: Child) -> None:
@@ -78,3 +82,30 @@ class Deadlines:
                 reason="its event loop does not turn: a handler computes without awaiting, or the process is stopped",
                 remedy="make the handler a plain def, which runs in a thread, or await in between",
             )
+
+    def _starved(self, child: Child) -> None:
+        """No slot has come free for long, and jobs were seen to wait since the last one was filled."""
+        claimed, started, newest = child.board.crowd()
+        now = to_ns(time.monotonic())
+        if child.starved_ns and (started < self._slots or newest != child.starved_ns):
+            log.info("worker.fed", slot=child.slot, after_s=round((now - child.starved_ns) / 1e9, 1))
+            child.starved_ns = 0
+        if started < self._slots:
+            return
+        if claimed:
+            child.waited_ns = now
+        if child.starved_ns or child.waited_ns < newest or now - newest < STARVED_AFTER_S * 1e9:
+            return
+        child.starved_ns = newest
+        running = [entry for entry in child.snapshot().entries if entry.phase is Phase.STARTED]
+        metrics().errors.labels("starved").inc()
+        log.warning(
+            "worker.starved",
+            slot=child.slot,
+            pid=child.pid,
+            for_s=round((now - newest) / 1e9, 1),
+            kinds=sorted({entry.kind for entry in running}),
+            job_ids=[entry.job_id for entry in running][:20],
+            reason=f"all {self._slots} slots are taken by jobs that do not end, while others waited for a slot",
+            remedy="give long kinds a queue and workers of their own, a timeout, or raise SUPERVISOR_CONCURRENCY",
+        )

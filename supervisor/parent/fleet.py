@@ -29,6 +29,7 @@ from supervisor.log import Repeats, get_logger
 from supervisor.metrics import clear_gauges, metrics
 from supervisor.parent.child import Child
 from supervisor.parent.deaths import oom_kills, say_death
+from supervisor.parent.limits import memory_there_is, senseless
 from supervisor.parent.recover import Death, culprit, judge
 from supervisor.parent.spawn import ForkServer, SpawnFailed
 from supervisor.parent.states import Happened, Restart, State, restart
@@ -110,6 +111,7 @@ class Fleet:
         self._stopping = False
         self._recycling: Child | None = None
         self._recycle_limits: dict[int, tuple[float, float]] = {}
+        self._limits_seen = False
         self._ooms = oom_kills()
         self._repeats = Repeats()
         self.cut = 0
@@ -189,6 +191,7 @@ class Fleet:
                 child.happened(Happened.READY)
                 child.birth_rss = message.rss
                 log.info("worker.ready", slot=child.slot, pid=child.pid, kinds=len(message.kinds))
+                self._say_odd_limits(child)
                 self._on_ready(child)
             case Hungry():
                 self._on_hungry(child, message.next_due_in_s)
@@ -212,6 +215,12 @@ class Fleet:
                 log.warning(message.event, slot=child.slot, **message.fields)
             case _:
                 pass
+
+    def _say_odd_limits(self, child: Child) -> None:
+        if not self._limits_seen:
+            self._limits_seen = True
+            for text in senseless(self._settings, birth_rss=child.birth_rss, memory=memory_there_is()):
+                log.warning("limits.odd", reason=text)
 
     # ---- endings
 

@@ -191,7 +191,7 @@ class Parent:
         self._spawn_task(self._beat_loop())
         self._spawn_task(self._poll_loop())
         self._spawn_task(self._house())
-        self._spawn_task(Deadlines(self._fleet.living).run())
+        self._spawn_task(Deadlines(self._fleet.living, self._settings.concurrency).run())
         if self._settings.wake:
             self._spawn_task(
                 Listener(

@@ -367,6 +367,18 @@ class Board:
                     found.append(entry)
         return found
 
+    def crowd(self) -> tuple[int, int, int]:
+        """Jobs claimed and not started, jobs started, and when the last of these was: as cheap as `overdue`."""
+        words = self._words
+        claimed, newest, started = 0, 0, 0
+        for index in self._held():
+            phase = self._phases[index]
+            claimed += phase == Phase.CLAIMED
+            if phase == Phase.STARTED:
+                started += 1
+                newest = max(newest, words[(HEADER + index * ENTRY + 40) >> 3])
+        return claimed, started, newest
+
     def _held(self) -> list[int]:
         return [index for index, phase in enumerate(self._phases.tobytes()) if phase]
 

@@ -306,10 +306,12 @@ class Worker:
     def _exchange_ended(self, exchange: asyncio.Task[None]) -> None:
         """A worker without its exchange would hold jobs and take none: a fault of ours ends it; another starts."""
         if not exchange.cancelled() and (error := exchange.exception()) is not None:
-            logger.error("worker.failed", slot=self._config.slot, error=repr(error), exc_info=error)
-            self._board.set_header(state=WorkerState.DRAINED)  # not its jobs' doing
-            log.flush(1.0)
-            os._exit(exits.SOFTWARE)
+            try:
+                self._board.set_header(state=WorkerState.DRAINED)  # not its jobs' doing
+                logger.error("worker.failed", slot=self._config.slot, error=repr(error), exc_info=error)
+                log.flush(1.0)
+            finally:  # whatever there is no memory for
+                os._exit(exits.SOFTWARE)
 
     # ---- leaving
 
