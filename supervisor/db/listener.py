@@ -16,6 +16,7 @@ Elsewhere: what a notification means (parent/waker.py).
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -110,11 +111,13 @@ class Listener:
             await answered(conn, conn.execute("select 1"), PROBE_TIMEOUT_S)
 
     async def _hear(self, conn: AsyncConnection, nonce: str) -> bool:
-        async for notice in conn.notifies(timeout=SELF_TEST_S):
-            if notice.payload == nonce:
-                return True
-            self._deliver(notice.payload)
-        return False
+        heard, until = False, time.monotonic() + SELF_TEST_S
+        while not heard and time.monotonic() < until:
+            # Never left half-way: what came in the same packet would be lost.
+            async for notice in conn.notifies(timeout=max(0.0, until - time.monotonic()), stop_after=1):
+                heard = heard or notice.payload == nonce
+                self._deliver(notice.payload)
+        return heard
 
     def _deliver(self, payload: str) -> None:
         if not payload.startswith("self-test "):

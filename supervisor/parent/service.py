@@ -400,7 +400,9 @@ class Parent:
 
     async def _look(self) -> None:
         if not any(child.hungry for child in self._fleet.ready()):
-            return  # busy workers look for themselves
+            # Busy workers look for themselves; but a claim under way may be older than what this look is for.
+            self._waker.wake(Wake(), "poll")
+            return
         known = list((await self._look_link.call(lambda conn: tend.lanes(conn, self._schema))).items())
         waters = await self._look_link.call(
             lambda conn: tend.low_water(conn, self._schema, known, lookback_s=_POLL_LOOKBACK_S)
@@ -409,7 +411,7 @@ class Parent:
             if water.next_s is not None:
                 self._waker.due_in(water.next_s)
         if any(water.due for water in waters if not water.lane.suspects):
-            self._waker.wake_if_any(Wake(), "poll")
+            self._waker.wake(Wake(), "poll")
         if any(water.due for water in waters if water.lane.suspects):
             self._isolation.due()
 

@@ -21,7 +21,7 @@ from tests.support.servers import PASSWORD, ROLE
 from tests.support.service import ROOT, Service
 from tests.support.waiting import wait_until
 
-CLEAN: Final = {key: value for key, value in os.environ.items() if not key.startswith(("SUPERVISOR_", "PG"))}
+CLEAN: Final = {key: value for key, value in os.environ.items() if not key.startswith(("SUPERVISOR_", "PG", "COLUMNS"))}
 COMMAND: Final = [sys.executable, "-m", "supervisor"]
 
 

@@ -19,7 +19,7 @@ from tests.support.database import Database
 from tests.support.service import ROOT
 from tests.support.waiting import wait_until
 
-CLEAN: Final = {key: value for key, value in os.environ.items() if not key.startswith(("SUPERVISOR_", "PG"))}
+CLEAN: Final = {key: value for key, value in os.environ.items() if not key.startswith(("SUPERVISOR_", "PG", "COLUMNS"))}
 DEADLINE_S: Final = 60.0
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -35,6 +35,8 @@ def demo(db: Database, tmp_path: Path) -> Iterator[Start]:
             [sys.executable, "-m", "supervisor", "demo", *words],
             cwd=tmp_path,  # from anywhere: the lab's handlers are found beside the source
             env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            # Tests that run in a shell's background inherit that ^C is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no threads here)
         )  # fmt: skip
         started.append(process)
         return process

@@ -90,7 +90,7 @@ def test_what_ends_during_the_drain_is_recorded(db: Database, service: Start) ->
     ids = enqueue_all(
         db,
         [
-            {"kind": rng.choice(["t.sleep", "t.sleep_sync"]), "payload": {"seconds": rng.uniform(1.0, 5.0)}}
+            {"kind": rng.choice(["t.sleep", "t.sleep_sync"]), "payload": {"seconds": rng.uniform(3.0, 6.0)}}
             for _ in range(20)
         ],
     )
