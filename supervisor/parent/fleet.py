@@ -190,7 +190,13 @@ class Fleet:
             case Ready():
                 child.happened(Happened.READY)
                 child.birth_rss = message.rss
-                log.info("worker.ready", slot=child.slot, pid=child.pid, kinds=len(message.kinds))
+                log.info(
+                    "worker.ready",
+                    slot=child.slot,
+                    pid=child.pid,
+                    kinds=len(message.kinds),
+                    birth_mb=round(message.rss / 2**20),
+                )
                 self._say_odd_limits(child)
                 self._on_ready(child)
             case Hungry():

@@ -197,3 +197,14 @@ def gil(job: Job, seconds: float) -> None:
     while (left := end - time.monotonic()) > 0:
         ctypes.PyDLL(None).usleep(int(min(left, 60) * 1_000_000))  # PyDLL keeps the lock, unlike CDLL
     record(job, "done")
+
+
+_leaked: list[bytearray] = []
+
+
+@handler("t.leak")
+def leak(job: Job, mib: int = 1, seconds: float = 0.1) -> None:
+    """Keep so much more memory with each run."""
+    _leaked.append(bytearray(b"x") * (mib * 2**20))
+    time.sleep(seconds)
+    record(job, "done")

@@ -1,0 +1,7 @@
+"""Handlers that load much data when they are imported, as models and dictionaries are: all workers share it."""
+
+from tests.support.handlers import leak
+
+DATA = bytearray(b"x") * (150 * 2**20)
+
+__all__ = ["DATA", "leak"]
