@@ -197,9 +197,15 @@ def _unusable(definitions: Mapping[str, Any], error: Exception) -> str:
 
 
 def _describe(error: ValidationError) -> str:
-    """Fields and error types, the first few; no message, since pydantic's may quote the value."""
+    """Fields and error types, the first few; no message, since pydantic's may quote the value.
+
+    Only the JSON parser's is shown: it names a place. What the database has is valid, but may be too deep.
+    """
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = [f"{_path(problem['loc']) or 'payload'} ({problem['type']})" for problem in problems[:_MAX_PROBLEMS]]
+    shown = [
+        f"{_path(problem['loc']) or 'payload'} ({problem['msg' if problem['type'] == 'json_invalid' else 'type']})"
+        for problem in problems[:_MAX_PROBLEMS]
+    ]
     if len(problems) > _MAX_PROBLEMS:
         shown.append(f"and {len(problems) - _MAX_PROBLEMS} more")
     return ", ".join(shown)

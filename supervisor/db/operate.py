@@ -9,6 +9,7 @@ Elsewhere: the state of the whole (overview.py); what workers and parents send (
 shown (cli/).
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import Connection, errors
 from psycopg.rows import class_row, dict_row, tuple_row
+from psycopg.types.json import set_json_loads
 
 from supervisor.db.link import first_line, service_conninfo
 from supervisor.db.statements import statement
@@ -127,7 +129,16 @@ def list_jobs(conn: Connection, schema: str, wanted: Filter, *, before: int | No
 def show_job(conn: Connection, schema: str, job_id: int) -> dict[str, Any] | None:
     """All that is known of one job, by the names of the view `jobs`; None if there is no such job."""
     with conn.cursor(row_factory=dict_row) as cur:
+        set_json_loads(_shown, cur)
         return cur.execute(statement("show_job", schema), {"id": job_id}).fetchone()
+
+
+def _shown(text: str | bytes) -> Any:
+    """A payload as Python knows it. What plain SQL has stored may be nested deeper than the stack is."""
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError):
+        return "(nested too deeply to show)"
 
 
 def last_id(conn: Connection, schema: str) -> int:

@@ -52,9 +52,17 @@ def render(text: str, schema: str) -> str:
 @cache
 def statement(name: str, schema: str) -> bytes:
     """The statement of sql/*name*.sql for *schema*, without its header."""
-    text = files("supervisor.db").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    lines = [line for line in texts()[name].splitlines() if not line.lstrip().startswith("--")]
     return render("\n".join(lines).strip(), schema).encode()
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Every statement's text by name, read all at once.
+
+    Not one by one when needed: by then the files may be another release's, or no descriptor be left.
+    """
+    return dict(scripts("sql"))
 
 
 def scripts(folder: str) -> list[tuple[str, str]]:

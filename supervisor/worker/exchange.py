@@ -168,22 +168,41 @@ class Exchange:
     async def run(self) -> None:
         """Serve until closed and everything is stored."""
         while True:
-            await self._event.wait()
-            self._event.clear()
-            while self._pending():
-                self.idle.clear()
-                try:
-                    await self._round()
-                    self._failures = 0
-                except SessionClosed:
-                    await self._lost_session()
-                except DatabaseUnavailable as error:
-                    await self._pause("database.unreachable", error.reason)
-                except DatabaseError as error:
-                    await self._pause("database.refused", f"{error.sqlstate}: {first_line(error)}")
+            try:
+                await self._event.wait()
+                self._event.clear()
+                while self._pending():
+                    self.idle.clear()
+                    await self._attempt()
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise
+                self._interrupted()
+                continue
             self.idle.set()
             if self._closing:
                 return
+
+    async def _attempt(self) -> None:
+        try:
+            await self._round()
+            self._failures = 0
+        except SessionClosed:
+            await self._lost_session()
+        except DatabaseUnavailable as error:
+            await self._pause("database.unreachable", error.reason)
+        except DatabaseError as error:
+            await self._pause("database.refused", f"{error.sqlstate}: {first_line(error)}")
+
+    def _interrupted(self) -> None:
+        """A handler cancelled every task it found, this one too. What was on its way may have been stored."""
+        this = asyncio.current_task()
+        if this is not None:
+            this.uncancel()
+        self._answer_lost = bool(self._session.id)
+        self._in_doubt.update(run.job.id for run in (*self._done, *self._other))
+        self._want = True
+        self._event.set()
 
     def _pending(self) -> bool:
         # A lost answer may have leased jobs to this worker that only moving on gives back: that cannot wait.

@@ -16,6 +16,7 @@ Elsewhere: what is claimed and stored (exchange.py), run (executor.py), renewed 
 """
 
 import asyncio
+import errno
 import faulthandler
 import os
 import random
@@ -24,7 +25,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -124,6 +125,10 @@ def _run_loop(config: WorkerConfig, sock: socket.socket, board: Board, handlers:
             if main.done():
                 raise
             logger.error("handler.exit_ignored", reason=repr(error), did="went on: a stray task of a handler raised it")
+        except RuntimeError:
+            if main.done():
+                raise
+            logger.error("handler.stop_ignored", reason="a handler stopped the event loop", did="went on")
 
 
 class Worker:
@@ -199,10 +204,23 @@ class Worker:
                 self._board.set_header(state=WorkerState.READY)
                 self._channel.send(Ready(os.getpid(), self._session.id, tuple(sorted(self._handlers)), _rss()))
                 self._exchange.wake()
-                await self._draining.wait()
+                await self._until_draining()
             return await self._leave(exchange, link, pools)
         finally:
             ticker.cancel()
+
+    async def _until_draining(self) -> None:
+        try:
+            await self._draining.wait()
+        except asyncio.CancelledError:
+            # Only a handler can have done this, by cancelling every task it found: pools' and its neighbours' too.
+            self._spent("a handler cancelled the worker's own tasks")
+
+    def _spent(self, reason: str) -> None:
+        """A handler has spoilt this process: finish what runs and leave, another takes over."""
+        if not self._draining.is_set():
+            logger.error("worker.spent", slot=self._config.slot, reason=reason, did="draining; another takes over")
+            self._drain(self._far_deadline(), "spent")
 
     async def _open_session(self) -> bool:
         """Open the session, however long the database is away; False if told to leave first."""
@@ -356,8 +374,8 @@ class Worker:
             if self._orphaned:
                 await self._abandon()
         else:
-            await pools.close()
-        await link.close()
+            await _quietly(pools.close())
+        await _quietly(link.close())
         return exits.CUT if cut else exits.OK
 
     async def _abandon(self) -> None:
@@ -400,15 +418,29 @@ class Worker:
     async def _tick(self, pools: HandlerPools) -> None:
         """Show the parent that the loop turns, and keep the gauges."""
         numbers = metrics.metrics()
+        rss = 0
         while True:
             running = len(self._executor.running)
             self._board.tick()
-            self._board.set_header(running=running, ended=self._exchange.jobs_done, rss=_rss())
+            try:
+                rss = _rss()
+            except OSError as error:
+                if error.errno == errno.EMFILE:
+                    self._spent("no descriptors are left: handlers leak them")
+            self._board.set_header(running=running, ended=self._exchange.jobs_done, rss=rss)
             numbers.slots_busy.set(running)
             self._executor.unstick()
             for state, count in pools.stats().items():
                 numbers.pool_connections.labels(state).set(count)
             await asyncio.sleep(_TICK_S)
+
+
+async def _quietly(closing: Coroutine[None, None, None]) -> None:
+    """Everything is stored: what a handler has made of these connections does not matter any more."""
+    try:
+        await closing
+    except (Exception, asyncio.CancelledError) as error:
+        logger.info("connection.not_closed", reason=repr(error))
 
 
 def _rss() -> int:

@@ -14,6 +14,7 @@ import signal
 
 import supervisor.worker.main  # noqa: F401  (the point of preloading)
 from supervisor import metrics
+from supervisor.db import statements
 from supervisor.errors import HandlersFailed
 from supervisor.worker.preload_names import METRICS_VARIABLE, MODULES_VARIABLE, PATH_VARIABLE
 from supervisor.worker.registry import import_handlers
@@ -23,6 +24,7 @@ from supervisor.worker.registry import import_handlers
 for _number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(_number, signal.SIG_IGN)
 
+statements.texts()  # workers find them in memory, whatever has become of files and descriptors
 failure: HandlersFailed | None = None
 
 _modules = os.environ.pop(MODULES_VARIABLE, "[]")

@@ -287,7 +287,8 @@ class Service:
         """Return the end of the log, for a failure's text."""
         with self._changed:
             shown = [json.dumps(event, default=str) for event in self.log[-lines:]]
-            return "\n".join(["--- log", *shown, "--- other lines", *self.noise[-lines:], "---"])
+            noise = [line[:500] for line in self.noise[-lines:]]
+            return "\n".join(["--- log", *shown, "--- other lines", *noise, "---"])
 
     def _log_ended(self) -> bool:
         return self._reader is not None and not self._reader.is_alive()
