@@ -37,7 +37,7 @@ check:
 
 chaos:
 	@sh scripts/venv.sh dev
-	@.venv/bin/python -m tests.chaos --seconds 1800 --pause-s 0.4 --per-s 130 $(ARGS)
+	@.venv/bin/python -m tests.chaos --seconds 1800 --pause-s 0.4 --per-s 170 $(ARGS)
 
 lock:
 	@sh scripts/lock.sh
