@@ -4,10 +4,10 @@ import argparse
 import json
 import sys
 
-from bench import drain
+from bench import crash, drain
 from bench.report import Bench
 
-BENCHES: dict[str, Bench] = {"drain": drain}
+BENCHES: dict[str, Bench] = {"drain": drain, "crash": crash}
 
 
 def main() -> int:

@@ -37,6 +37,14 @@ class Summary:
         return {**asdict(self), "spread": round(self.spread, 3)}
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of *values* that *share* percent of them do not exceed; at least one value."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no figures")
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
+
+
 def readable(value: float) -> str:
     """Three significant digits, thousands marked: 31,200; 482; 4.67; 0.034."""
     if value == 0:

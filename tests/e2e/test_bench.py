@@ -52,6 +52,19 @@ def test_drain_measures_the_service_and_plain_sql(place: Path) -> None:
     assert list(place.glob("bench-*")) == [], "its server's and services' files are gone"
 
 
+def test_crash_measures_how_soon_a_killed_workers_jobs_are_queued_again(place: Path) -> None:
+    done = bench("crash", "--json", "--kills", "4", "--processes", "2", "--concurrency", "4", tmp_path=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+
+    assert len(found["rounds"]) == found["settings"]["kills"] == 4
+    for figure in (found["requeued_s"], found["claiming_s"]):
+        assert 0 < figure["low"] <= figure["median"] <= figure["p99"] <= figure["high"] < found["lease_s"]
+    assert all(one["held"] >= 1 for one in found["rounds"])
+    assert f"at a lease of {found['lease_s']:g} s" in found["line"]
+    assert list(place.glob("bench-*")) == [], "its server's and services' files are gone"
+
+
 def test_an_unknown_bench_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     done = bench("fly", tmp_path=tmp_path)
     assert done.returncode == 2

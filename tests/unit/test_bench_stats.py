@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.stats import Summary, readable
+from bench.stats import Summary, percentile, readable
 
 
 def test_summary_is_the_median_with_its_range() -> None:
@@ -60,3 +60,9 @@ def test_three_digits_are_shown(value: float, text: str) -> None:
 @given(st.floats(min_value=1e-6, max_value=1e12))
 def test_what_is_shown_is_within_half_a_percent(value: float) -> None:
     assert float(readable(value).replace(",", "")) == pytest.approx(value, rel=0.0051)
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(value) for value in range(100, 0, -1)]
+    assert [percentile(values, share) for share in (50, 99, 100)] == [50, 99, 100]
+    assert percentile([7.0], 99) == 7
