@@ -312,7 +312,7 @@ def test_a_type_that_does_not_read_back_what_it_writes_is_refused_at_enqueue() -
         ("{}", "user_id (missing)"),
         ("[1]", "payload (model_type)"),
         ('"secret"', "payload (model_type)"),
-        ("nope", "payload (json_invalid)"),
+        ("nope", "payload (Invalid JSON: expected ident at line 1 column 2)"),
     ],
 )
 def test_a_stored_payload_that_does_not_fit_is_told_without_its_values(text: str, reason: str) -> None:
