@@ -3,12 +3,11 @@
 PostgreSQL 15 is Debian's and has auto_explain, so there the plans inside the functions are read; on 16 and
 18 the pages that a call touches and the table's counter of sequential scans say the same.
 
-The sizes of B13 are a tenth of the stated ones; SUPERVISOR_TEST_FULL=1 in the environment takes the whole:
+The sizes of B13 are a tenth of the stated ones; TEST_FULL=1 in the environment takes the whole:
 3,000,000 finished jobs, 1,000,000 scheduled, 200,000 in a queue that nobody serves, 2,000 claims.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -20,8 +19,8 @@ from supervisor.db.jobs import Lane, Mark, numbers, quoted
 from supervisor.db.statements import statement
 from tests.support.database import Database
 from tests.support.queue import Conn, Held, move_session, new_session_id, open_session, settle, sweep, work
+from tests.support.sizes import FULL
 
-FULL = os.environ.get("SUPERVISOR_TEST_FULL") == "1"
 TIMES = 10 if FULL else 1
 STATISTICS = ("absent", "fresh", "misleading")
 LANES = [Lane(f"q{n:02}", 0) for n in range(20)]

@@ -1,6 +1,5 @@
 """Handlers' own transactions: the pool stays whole and the job's end is exact, whatever happens in between."""
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.proxy import Proxy
 from tests.support.service import Service
+from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
-FULL = bool(os.environ.get("TEST_FULL"))  # the sizes of the behaviours; else smaller ones
 HURRIED = 5000 if FULL else 1000
 HANDLERS = "pg-supervisor handler%"
 

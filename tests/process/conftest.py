@@ -1,12 +1,8 @@
 """What the tests of the process tree share."""
 
-import os
 from collections.abc import Callable
 
 import pytest
-
-FULL = os.environ.get("CHAOS_FULL") == "1"
-"""Run at the sizes of the reported failures; minutes instead of seconds."""
 
 
 @pytest.fixture

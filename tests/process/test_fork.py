@@ -16,12 +16,12 @@ from collections.abc import Callable
 import pytest
 
 from supervisor import exits
-from tests.process.conftest import FULL
 from tests.support import proc
 from tests.support.database import Database
 from tests.support.health import HealthWatch
 from tests.support.jobs import enqueue, wait_done
 from tests.support.service import Service
+from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]

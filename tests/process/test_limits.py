@@ -9,11 +9,11 @@ import pytest
 from supervisor import exits
 from supervisor.parent.limits import senseless
 from supervisor.settings import Settings
-from tests.process.conftest import FULL
 from tests.support import proc
 from tests.support.database import Database
 from tests.support.jobs import enqueue, wait_done
 from tests.support.service import Service
+from tests.support.sizes import FULL
 
 Start = Callable[..., Service]
 

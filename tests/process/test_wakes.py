@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from supervisor import exits
-from tests.process.conftest import FULL
 from tests.support.database import Database
 from tests.support.health import HealthWatch
 from tests.support.jobs import enqueue, wait_done
 from tests.support.service import Service
+from tests.support.sizes import FULL
 
 Start = Callable[..., Service]
 WAKES = 200_000 if FULL else 20_000
