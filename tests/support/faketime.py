@@ -6,7 +6,8 @@ The monotonic clock stays true, as on a machine whose wall clock is set wrong or
 from pathlib import Path
 from typing import Final
 
-FAKETIME: Final = Path("/usr/lib") / "x86_64-linux-gnu" / "faketime" / "libfaketime.so.1"
+_NAME: Final = "faketime/libfaketime.so.1"
+FAKETIME: Final = next(Path("/usr/lib").glob(f"*/{_NAME}"), Path("/usr/lib") / _NAME)
 
 
 def environment(clock: Path) -> dict[str, str]:
