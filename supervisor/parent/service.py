@@ -25,7 +25,7 @@ from typing import Any, Final
 from supervisor import __version__, exits, metrics
 from supervisor.clock import DbClock
 from supervisor.db import tend
-from supervisor.db.jobs import Lane
+from supervisor.db.jobs import Lane, Mark
 from supervisor.db.link import DatabaseError, Link, first_line
 from supervisor.db.listener import Listener
 from supervisor.db.migrate import check_version
@@ -403,9 +403,11 @@ class Parent:
             # Busy workers look for themselves; but a claim under way may be older than what this look is for.
             self._waker.wake(Wake(), "poll")
             return
-        known = list((await self._look_link.call(lambda conn: tend.lanes(conn, self._schema))).items())
+        stored = await self._look_link.call(lambda conn: tend.lanes(conn, self._schema))
+        # A queue that was named a moment ago is in the table only from the next tick on.
+        known = {lane: Mark() for lane in self._lanes.announced} | stored
         waters = await self._look_link.call(
-            lambda conn: tend.low_water(conn, self._schema, known, lookback_s=_POLL_LOOKBACK_S)
+            lambda conn: tend.low_water(conn, self._schema, list(known.items()), lookback_s=_POLL_LOOKBACK_S)
         )
         for water in waters:
             if water.next_s is not None:
