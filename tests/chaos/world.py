@@ -141,6 +141,8 @@ class World:
         if self.disk is not None:
             self.disk.free()
         self.server.start()
+        self.admin("alter role supervisor_test reset all")
+        self.server.execute(f"alter database {self.db.name} connection limit -1")
         for node in self.nodes:
             node.proxy.thaw()
             node.proxy.lose(None)
