@@ -10,6 +10,10 @@ handler had returned. From that and from how the worker died follows, for each j
                runs alone, uncharged)
     claimed    released, untouched           released, untouched
 
+A worker whose own code failed is in between: whose doing it was nobody knows. What ran is suspect, and only
+a suspect under which a worker, running it alone, fails once more is charged. Uncharged, a handler that
+breaks the worker's code would come back for ever.
+
 Always true: at most one job is charged for one death, and none for a death that the parent caused for
 another's sake. Nothing is written for a job whose lease has moved on: every write is fenced.
 
@@ -30,7 +34,7 @@ class Death:
     Attributes:
         why: In words, with the exit code or the signal.
         caused: None if it died by itself; else why it was ended or left: deadline, drain, fence, recycle,
-            fault (of the worker's own code, not of its jobs).
+            fault (of the worker's own code, perhaps not of its jobs).
         trace: What the interpreter wrote as it died: where each thread was.
     """
 
@@ -54,7 +58,9 @@ def _outcome(entry: Entry, started: list[Entry], death: Death) -> Outcome:
         return Outcome("released", reason="neighbour_died")
     if entry.killed:
         return Outcome("failed", f"timeout: did not stop when told to; {death.why}", None, "timeout")
-    if death.caused is not None:
+    if death.caused == "fault" and not (entry.suspect and len(started) == 1):
+        return Outcome("suspect", f"its worker failed while running it: {death.why}", None, "suspect")
+    if death.caused not in (None, "fault"):
         return Outcome("interrupted", f"interrupted ({death.caused}): {death.why}", reason="interrupted")
     if len(started) == 1:
         trace = f"\n{death.trace}" if death.trace else ""

@@ -205,6 +205,21 @@ def test_a_handler_that_cancels_every_task_costs_its_worker_and_no_more(db: Data
 
 
 @pytest.mark.timeout(120)
+def test_a_handler_that_breaks_the_workers_own_code_is_found_and_buried(db: Database, service: Start) -> None:
+    """The worker fails by itself, not by a signal: what ran is suspect, and only what repeats it alone is charged."""
+    one = service(handlers=MODULES, processes=2, retry_base_s=0.01, restart_budget=1000)
+    good = enqueue(db, "t.sleep", {"seconds": 0.2}, count=10)
+    [bad] = enqueue(db, "p.cancel_for_ever", max_crashes=2)
+    found = ended(db, bad, 40)
+    assert (found["status"], found["reason"], found["attempts"], found["crashes"]) == ("dead", "crashes", 0, 2)
+    assert "it failed by itself" in found["last_error"]
+    db.wait_for("select count(*)::int from supervisor.history where id = any(%s)", 10, 20, [good])
+    assert db.value("select max(crashes) from supervisor.history") == 0
+    run_neighbours(db)
+    assert one.stop() == exits.OK
+
+
+@pytest.mark.timeout(120)
 def test_leaked_descriptors_cost_the_worker_and_not_its_neighbours(db: Database, service: Start) -> None:
     one = service(handlers=MODULES, processes=1, retry_base_s=0.01)
     [before] = one.worker_pids()

@@ -152,6 +152,19 @@ async def cancel_all(job: Job) -> None:
     await asyncio.sleep(1)
 
 
+@handler("p.cancel_for_ever")
+async def cancel_for_ever(job: Job) -> None:
+    """It does not let the worker leave either."""
+    record(job, "start")
+    while True:
+        try:
+            for one in asyncio.all_tasks():
+                one.cancel()
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            continue
+
+
 class _Sore:
     def __init__(self) -> None:
         self.cycle = self

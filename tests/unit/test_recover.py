@@ -69,6 +69,17 @@ def test_a_death_the_parent_caused_charges_nobody(caused: str) -> None:
     assert culprit(settled) is None
 
 
+def test_a_fault_of_the_worker_charges_only_what_repeats_it_alone() -> None:
+    """A handler that breaks the worker's own code once came back for ever, uncharged."""
+    fault = Death("worker 1 (pid 7): it failed by itself (exit code 70)", "fault")
+    assert events(after(fault, entry(1, Phase.STARTED), entry(2, Phase.CLAIMED))) == {1: "suspect", 2: "released"}
+    together = after(fault, entry(1, Phase.STARTED, suspect=True), entry(2, Phase.STARTED))
+    assert events(together) == {1: "suspect", 2: "suspect"}
+    again = after(fault, entry(1, Phase.STARTED, suspect=True), entry(3, Phase.RETURNED, event="done"))
+    assert events(again) == {1: "crashed", 3: "done"}
+    assert "failed by itself" in (again[0].outcome.error or "")
+
+
 def test_what_had_returned_keeps_its_own_outcome() -> None:
     """A worker that dies between a handler's end and the ack costs that job nothing."""
     settled = after(
