@@ -12,32 +12,31 @@ Elsewhere: each part in its own room: fleet.py, waker.py, leases.py, tender.py, 
 """
 
 import asyncio
-import json
 import os
-import random
 import secrets
 import signal
-import socket
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from supervisor import __version__, exits, metrics
 from supervisor.clock import DbClock
 from supervisor.db import tend
-from supervisor.db.jobs import Lane, Mark
+from supervisor.db.jobs import Lane
 from supervisor.db.link import DatabaseError, Link, first_line
-from supervisor.db.listener import Listener
 from supervisor.db.migrate import check_version
 from supervisor.errors import DatabaseUnavailable, HandlersFailed, SchemaMissing, SchemaTooNew
 from supervisor.log import Repeats, dropped_lines, get_logger
 from supervisor.parent.child import Child
 from supervisor.parent.deadlines import Deadlines
+from supervisor.parent.ears import Ears
 from supervisor.parent.fleet import Fleet
+from supervisor.parent.guard import Guard, wait_at_most
 from supervisor.parent.health import Degraded, HealthServer, HealthState, ServiceState
 from supervisor.parent.isolation import Isolation
 from supervisor.parent.lanes import LaneBook
 from supervisor.parent.leases import Holder, Leases
+from supervisor.parent.looker import Looker
+from supervisor.parent.presence import Presence
 from supervisor.parent.runfile import RunFile
 from supervisor.parent.spawn import ForkServer, reap_strangers
 from supervisor.parent.tender import Tender
@@ -65,9 +64,6 @@ class Parent:
         self._settings = settings
         self._schema = settings.schema_
         self._url = database_url
-        self._listen_url = (
-            settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url
-        )
         self._id = secrets.randbits(63) or 1
         self._metrics_dir = metrics.make_directory(settings.run_dir)
         metrics.setup(self._metrics_dir, metrics.PARENT)
@@ -89,18 +85,13 @@ class Parent:
         self._look_link = self._link("pg-supervisor look")
         self._lanes = LaneBook()
         self._repeats = Repeats()
-        self._listening = False
-        self._deaf = False
-        self._last_hungry = 0.0
-        self._waiting = False
+        self._guard = Guard(self._health)
         self._exit = asyncio.Event()
         self._drain_wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._drain_deadline = float("inf")
         self._fatal: HandlersFailed | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._beat_now = asyncio.Event()
-        self._look_now = asyncio.Event()
         self._waker = Waker(
             workers=lambda: self._fleet.ready(),  # noqa: PLW0108 (the fleet comes next)
             clock=self._clock,
@@ -128,6 +119,34 @@ class Parent:
         )
         self._leases = Leases(self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed)
         self._tender = Tender(self._tend_link, settings)
+        self._ears = Ears(
+            settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url,
+            settings,
+            health=self._health,
+            on_notice=self._waker.notice,
+            on_listening=self._heard_again,
+        )
+        self._looker = Looker(
+            self._look_link,
+            settings,
+            guard=self._guard,
+            fleet=self._fleet,
+            waker=self._waker,
+            isolation=self._isolation,
+            lanes=self._lanes,
+            listening=lambda: self._ears.listening,
+        )
+        self._presence = Presence(
+            self._look_link,
+            settings,
+            self._id,
+            guard=self._guard,
+            fleet=self._fleet,
+            health=self._health,
+            clock=self._clock,
+            listening=lambda: self._ears.listening,
+            on_wanted=self._looker.look_now,
+        )
 
     # ---- the whole life
 
@@ -168,11 +187,11 @@ class Parent:
             try:
                 found = await self._tend_link.call(lambda conn: tend.version(conn, self._schema))
             except DatabaseUnavailable as error:
-                self._database_away(error.reason)
+                self._guard.database_away(error.reason)
             except DatabaseError as error:
                 if error.sqlstate in ("42P01", "42703", "3F000"):
                     raise SchemaMissing(self._schema) from error
-                self._database_away(first_line(error))
+                self._guard.database_away(first_line(error))
             else:
                 self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, False)
                 try:
@@ -182,29 +201,18 @@ class Parent:
                     log.warning("schema.newer", reason=str(error), did="going on with what this release knows")
                 return
             self._health.tick()
-            await self._sleep_or_exit(pause)
+            await wait_at_most(self._exit, pause)
             pause = min(2.0, pause * 2)
 
     def _start_parts(self) -> None:
         self._spawn_task(self._leases.run())
-        self._spawn_task(self._every(self._settings.reap_every_s, self._tick, "tend"))
-        self._spawn_task(self._beat_loop())
-        self._spawn_task(self._poll_loop())
+        self._spawn_task(self._guard.every(self._settings.reap_every_s, self._tick, "tend"))
+        self._spawn_task(self._presence.run())
+        self._spawn_task(self._looker.run())
         self._spawn_task(self._house())
         self._spawn_task(Deadlines(self._fleet.living, self._settings.concurrency).run())
         if self._settings.wake:
-            self._spawn_task(
-                Listener(
-                    self._listen_url,
-                    self._schema,
-                    name="pg-supervisor listen",
-                    connect_timeout_s=self._settings.connect_timeout_s,
-                    on_notice=self._waker.notice,
-                    on_listening=self._now_listening,
-                    on_lost=self._not_listening,
-                    on_deaf=self._pooler_in_between,
-                ).run()
-            )
+            self._spawn_task(self._ears.run())
         else:
             self._health.set_degraded(Degraded.POLLING, True)
 
@@ -229,7 +237,7 @@ class Parent:
         await self._fleet.drain(lambda: self._drain_deadline, "drain")
         await self._fleet.settle_down(_SETTLE_DOWN_S)
         self._runfile.write(state="drained", name=self._settings.name)
-        self._beat_now.set()
+        self._presence.beat_now()
         log.info("supervisor.drained", took_s=round(time.monotonic() - started, 2), workers_cut=self._fleet.cut)
 
     async def _shut(self) -> int:
@@ -239,10 +247,10 @@ class Parent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         settled = await self._fleet.settle_down(_SETTLE_DOWN_S)
-        if self._waiting or self._health.facts.state is not ServiceState.STARTING:
+        if self._presence.written:
             try:
                 async with asyncio.timeout(2.0):
-                    await self._look_link.call(lambda conn: tend.gone(conn, self._schema, parent=self._id))
+                    await self._presence.gone()
             except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
                 log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
         self._health.set_state(ServiceState.STOPPED)
@@ -313,9 +321,7 @@ class Parent:
         child.wake(Wake())
 
     def _worker_hungry(self, child: Child, next_s: float | None) -> None:
-        self._last_hungry = time.monotonic()
-        if not self._waiting:
-            self._beat_now.set()
+        self._presence.idle()
         self._waker.hungry(child, next_s)
         self._isolation.idle(child)
 
@@ -339,36 +345,13 @@ class Parent:
             for child in self._fleet.living():
                 child.tell(message)
         if not lanes:
-            self._look_now.set()  # more priorities than fit in a notification
+            self._looker.look_now()  # more priorities than fit in a notification
             lanes = self._lanes.of_queue(queue)
         return [(lane.queue, lane.priority) for lane in lanes]
 
-    # ---- listening
-
-    async def _now_listening(self) -> None:
-        self._listening = True
-        self._numbers.listening.set(1)
-        self._health.set_degraded(Degraded.POLLING, False)
-        log.info("listener.listening")
-        # Whatever was enqueued while nobody listened is found by looking now.
-        self._beat_now.set()
-        self._look_now.set()
-
-    def _not_listening(self, reason: str) -> None:
-        self._listening = False
-        self._numbers.listening.set(0)
-        self._health.set_degraded(Degraded.POLLING, True)
-        self._repeats.tell(log.warning, "listener.lost", reason=reason, did="polling until it is back")
-
-    def _pooler_in_between(self) -> None:
-        self._numbers.listening.set(0)
-        self._health.set_degraded(Degraded.POLLING, True)
-        log.warning(
-            "listener.deaf",
-            reason="its own notification did not arrive: a transaction-mode pooler is in between",
-            did=f"polling every {self._settings.poll_without_listen_s:g} s",
-            remedy="set SUPERVISOR_LISTEN_DATABASE_URL to the server's direct address",
-        )
+    def _heard_again(self) -> None:
+        self._presence.beat_now()
+        self._looker.look_now()
 
     # ---- rhythms
 
@@ -384,80 +367,7 @@ class Parent:
         if report.suspects_due:
             self._isolation.due()
         if unheard:
-            self._look_now.set()  # no notification told of these, so none will tell of their jobs
-
-    async def _poll_loop(self) -> None:
-        """Look for due jobs now and then, whatever notifications say."""
-        while True:
-            every = self._settings.poll_every_s if self._listening else self._settings.poll_without_listen_s
-            try:
-                async with asyncio.timeout(every * random.uniform(0.8, 1.2)):
-                    await self._look_now.wait()
-            except TimeoutError:
-                pass
-            self._look_now.clear()
-            await self._guarded(self._look, "poll")
-
-    async def _look(self) -> None:
-        if not any(child.hungry for child in self._fleet.ready()):
-            # Busy workers look for themselves; but a claim under way may be older than what this look is for.
-            self._waker.wake(Wake(), "poll")
-            return
-        stored = await self._look_link.call(lambda conn: tend.lanes(conn, self._schema))
-        # A queue that was named a moment ago is in the table only from the next tick on.
-        known = {lane: Mark() for lane in self._lanes.announced} | stored
-        waters = await self._look_link.call(
-            lambda conn: tend.low_water(conn, self._schema, list(known.items()), lookback_s=_POLL_LOOKBACK_S)
-        )
-        for water in waters:
-            if water.next_s is not None:
-                self._waker.due_in(water.next_s)
-        if any(water.due for water in waters if not water.lane.suspects):
-            self._waker.wake(Wake(), "poll")
-        if any(water.due for water in waters if water.lane.suspects):
-            self._isolation.due()
-
-    async def _beat_loop(self) -> None:
-        while True:
-            await self._guarded(self._beat, "beat")
-            try:
-                async with asyncio.timeout(self._settings.renew_every_s):
-                    await self._beat_now.wait()
-            except TimeoutError:
-                pass
-            self._beat_now.clear()
-
-    async def _beat(self) -> None:
-        """Renew this supervisor's own row, say whether it wants wake-ups, and read the database's clock."""
-        wants = self._settings.wake and time.monotonic() - self._last_hungry < _WAIT_FOR_SLACK_S + 2 * (
-            self._settings.renew_every_s
-        )
-        turned_on = wants and not self._waiting
-        workers = [
-            {"slot": child.slot, "pid": child.pid, "state": child.state, "running": child.load}
-            for child in self._fleet.living()
-        ]
-        await self._look_link.call(
-            lambda conn: tend.beat(
-                conn,
-                self._schema,
-                parent=self._id,
-                name=self._settings.name,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                version=__version__,
-                state=self._health.facts.state,
-                detail=json.dumps({"workers": workers, "listening": self._listening}),
-                ttl_s=max(self._settings.lease_s, 3 * self._settings.renew_every_s),
-                waiting=wants,
-            )
-        )
-        self._waiting = wants
-        sent = time.monotonic()
-        now = await self._look_link.call(lambda conn: tend.now(conn, self._schema))
-        self._clock.observe(now, sent, time.monotonic())
-        if turned_on:
-            self._look_now.set()  # jobs committed just before the wish was visible
+            self._looker.look_now()  # no notification told of these, so none will tell of their jobs
 
     async def _house(self) -> None:
         """Gauges, recycling, adopted zombies: once or a few times a second."""
@@ -468,7 +378,7 @@ class Parent:
             for state, count in self._fleet.states().items():
                 self._numbers.workers.labels(state).set(count)
             if ready and any(child.hungry for child in ready):
-                self._last_hungry = time.monotonic()
+                self._presence.idle()
             self._fleet.recycle()
             fork_server = self._fleet.fork_server_pid
             reap_strangers({child.pid for child in self._fleet.living()} | ({fork_server} if fork_server else set()))
@@ -480,40 +390,13 @@ class Parent:
 
     _dropped = 0
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]], where: str) -> None:
-        while True:
-            await self._guarded(work, where)
-            await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
-
-    async def _guarded(self, work: Callable[[], Awaitable[None]], where: str) -> None:
-        """Run *work*; a database that fails is said once a second and never ends the loop around it."""
-        try:
-            await work()
-        except DatabaseUnavailable as error:
-            self._database_away(error.reason)
-            self._numbers.errors.labels(where).inc()
-        except DatabaseError as error:
-            self._numbers.errors.labels(where).inc()
-            self._repeats.tell(log.error, f"{where}.refused", reason=f"{error.sqlstate}: {first_line(error)}")
-        except Exception as error:
-            self._numbers.errors.labels(where).inc()
-            held = self._repeats.allow(where)
-            if held is not None:
-                log.error(f"{where}.failed", error=repr(error), exc_info=error)
-        else:
-            self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, False)
-
-    def _database_away(self, reason: str) -> None:
-        self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, True)
-        self._repeats.tell(log.warning, "database.unreachable", reason=reason)
-
     # ---- small things
 
     def _say_state(self, state: ServiceState) -> None:
         self._health.set_state(state)
         port = self._server.port if self._server else None
         self._runfile.write(state=str(state), name=self._settings.name, health_port=port)
-        self._beat_now.set()  # `supervisor status` reads it from the database
+        self._presence.beat_now()  # `supervisor status` reads it from the database
 
     def _spawn_task(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -528,13 +411,6 @@ class Parent:
         log.error("parent.part_ended", error=repr(error), exc_info=error, did="stopping the service")
         self._begin_drain()
         self._exit.set()
-
-    async def _sleep_or_exit(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._exit.wait()
-        except TimeoutError:
-            pass
 
     def _link(self, name: str, patience_s: float = float("inf")) -> Link:
         return Link(
