@@ -47,16 +47,21 @@ class Disk:
         self._server.execute(f"alter database {db.name} set tablespace {_TABLESPACE}")
 
     def fill(self) -> None:
-        """From now on not a page more fits."""
-        used = os.statvfs(self.place)
-        self._limit(str((used.f_blocks - used.f_bfree) * used.f_frsize))
+        """From now on hardly a page more fits. Tables grow meanwhile: a limit below what they have is refused."""
+        for spare in range(0, 65):
+            used = os.statvfs(self.place)
+            if self._limit(str((used.f_blocks - used.f_bfree + 16 * spare) * used.f_frsize)):
+                return
+        raise OSError(f"{self.place} grew faster than it could be limited")
 
     def free(self) -> None:
         """There is room again."""
-        self._limit(_SIZE)
+        if not self._limit(_SIZE):
+            raise OSError(f"{self.place} could not be given its room back")
 
-    def _limit(self, size: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,size={size}", str(self.place)], check=True, capture_output=True)
+    def _limit(self, size: str) -> bool:
+        words = ["mount", "-o", f"remount,size={size}", str(self.place)]
+        return subprocess.run(words, check=False, capture_output=True).returncode == 0
 
     def close(self) -> None:
         """Unmount it, once the server has stopped or let go of it."""
