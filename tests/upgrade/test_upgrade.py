@@ -1,6 +1,5 @@
 """B45: nothing of the old release is lost or done twice while both run, and going back works or is refused."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from supervisor.db.migrate import known_version
 from tests.support.database import Database
 from tests.support.jobs import enqueue
 from tests.support.service import Service
+from tests.support.sizes import FULL
 from tests.upgrade import releases
 
-FULL = bool(os.environ.get("TEST_FULL"))  # the sizes of the behaviours; else smaller ones
 BOTH_RUN_S = 120.0 if FULL else 3.0
 KNOWN = known_version()
 # What tells of an error that comes again and again, whoever logs it.
