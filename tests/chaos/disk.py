@@ -48,7 +48,7 @@ class Disk:
 
     def fill(self) -> None:
         """From now on hardly a page more fits. Tables grow meanwhile: a limit below what they have is refused."""
-        for spare in range(0, 65):
+        for spare in range(65):
             used = os.statvfs(self.place)
             if self._limit(str((used.f_blocks - used.f_bfree + 16 * spare) * used.f_frsize)):
                 return
