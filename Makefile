@@ -5,6 +5,8 @@
 .PHONY: help demo run test check chaos lock clean
 export PYTHON
 ARGS ?=
+# Test files side by side, each process with servers of its own. They mostly wait; 2 is right for 2 cores.
+JOBS ?= 2
 
 help: ## Show this list
 	@echo "make demo    run the whole life of 500 jobs on an embedded PostgreSQL (about a minute)"
@@ -26,7 +28,7 @@ run:
 
 test:
 	@sh scripts/venv.sh dev
-	@.venv/bin/python -m pytest $(ARGS)
+	@.venv/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check:
 	@sh scripts/venv.sh dev
