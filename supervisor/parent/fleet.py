@@ -67,6 +67,8 @@ class Fleet:
         on_suspects: called with the seconds until a job that may have killed its worker is due again.
         on_isolated: called with a worker and its answer to Isolate.
         on_gone: called with a worker that is gone.
+        on_recovered: called when a dead worker's session has ended. A claim that was under way when it died has
+            leased jobs that are on no board: only a sweep finds them.
         on_fatal: called with what makes running on pointless: handlers that do not import.
     """
 
@@ -85,6 +87,7 @@ class Fleet:
         on_suspects: Callable[[float], None],
         on_isolated: Callable[[Child, Isolated], None],
         on_gone: Callable[[Child], None],
+        on_recovered: Callable[[], None],
         on_fatal: Callable[[HandlersFailed], None],
     ) -> None:
         self._settings = settings
@@ -99,6 +102,7 @@ class Fleet:
         self._on_suspects = on_suspects
         self._on_isolated = on_isolated
         self._on_gone = on_gone
+        self._on_recovered = on_recovered
         self._on_fatal = on_fatal
         self._entries = 2 * (settings.concurrency + settings.prefetch) + settings.max_unacked + _BOARD_SLACK
         self._children: dict[int, Child] = {}
@@ -329,6 +333,7 @@ class Fleet:
                     self._repeats.tell(log.warning, "recovery.delayed", slot=child.slot, reason=first_line(error))
                     await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                     pause = min(2.0, pause * 2)
+            self._on_recovered()
             if settlements and not live:
                 # Others took the session for dead before we could say what became of these.
                 metrics().leases_lost.inc(len(settlements) - len(moved))

@@ -14,6 +14,8 @@ from supervisor.log import Repeats, get_logger
 from supervisor.metrics import metrics
 from supervisor.parent.health import Degraded, HealthState
 
+_LEAST_PAUSE_S = 0.02
+
 log = get_logger("parent")
 
 
@@ -43,11 +45,16 @@ class Guard:
         else:
             self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, False)
 
-    async def every(self, seconds: float, work: Callable[[], Awaitable[None]], where: str) -> None:
-        """Do *work* about every so many seconds, until cancelled."""
+    async def every(
+        self, seconds: float, work: Callable[[], Awaitable[None]], where: str, soon: asyncio.Event | None = None
+    ) -> None:
+        """Do *work* about every so many seconds, and at once when *soon* is set, until cancelled."""
+        soon = soon or asyncio.Event()
         while True:
+            soon.clear()
             await self.run(work, where)
-            await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
+            await asyncio.sleep(min(seconds, _LEAST_PAUSE_S))
+            await wait_at_most(soon, seconds * random.uniform(0.9, 1.1))
 
     def database_away(self, reason: str) -> None:
         """The database cannot be reached: say so, at most once a second."""

@@ -102,6 +102,7 @@ class Parent:
             workers=lambda: self._fleet.ready(),  # noqa: PLW0108 (the fleet comes next)
             at_once=max(1, settings.processes // 4),
         )
+        self._tend_soon = asyncio.Event()
         self._fleet = Fleet(
             settings=settings,
             config=self._worker_config,
@@ -115,6 +116,7 @@ class Parent:
             on_suspects=self._isolation.due_in,
             on_isolated=self._isolation.answered,
             on_gone=self._isolation.gone,
+            on_recovered=self._tend_soon.set,
             on_fatal=self._stop_for,
         )
         self._leases = Leases(self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed)
@@ -206,7 +208,7 @@ class Parent:
 
     def _start_parts(self) -> None:
         self._spawn_task(self._leases.run())
-        self._spawn_task(self._guard.every(self._settings.reap_every_s, self._tick, "tend"))
+        self._spawn_task(self._guard.every(self._settings.reap_every_s, self._tick, "tend", self._tend_soon))
         self._spawn_task(self._presence.run())
         self._spawn_task(self._looker.run())
         self._spawn_task(self._house())
