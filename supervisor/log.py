@@ -52,6 +52,7 @@ class Lines:
 
     def __init__(self, fd: int, *, limit: int = MAX_LINES) -> None:
         self._fd = fd
+        self._file = _identity(fd)
         self._limit = limit
         self._closed = False
         self.dropped = 0
@@ -114,12 +115,22 @@ class Lines:
         view = memoryview(data)
         while view:
             try:
+                if _identity(self._fd) != self._file:
+                    # A handler closed it, and something else got the number: a database connection, perhaps.
+                    self.dropped += 1
+                    return
                 view = view[os.write(self._fd, view) :]
             except BlockingIOError:  # someone made the pipe non-blocking; waiting is this thread's work
                 time.sleep(0.02)
             except OSError:  # closed pipe, full disk: there is nowhere left to tell
                 self.dropped += 1
                 return
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    """Which file *fd* leads to."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 class Repeats:

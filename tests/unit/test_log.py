@@ -269,3 +269,22 @@ def test_a_line_for_which_no_thread_can_be_started_hurts_nobody_and_comes_later(
     assert os.read(reading, 100) == b"first\nsecond\n"
     os.close(reading)
     os.close(writing)
+
+
+def test_a_number_that_leads_elsewhere_now_gets_no_line() -> None:
+    """A handler may close fd 2; the next database connection gets its number, and must not get the log."""
+    reading, writing = os.pipe()
+    writer = log.Lines(writing)
+    writer.put("first")
+    assert writer.flush(5)
+    other_reading, other_writing = os.pipe()
+    os.dup2(other_writing, writing)
+    writer.put("second")
+    assert writer.flush(5)
+    os.close(other_writing)
+    os.close(writing)
+    assert os.read(reading, 100) == b"first\n"
+    assert os.read(other_reading, 100) == b""
+    assert writer.dropped == 1
+    os.close(reading)
+    os.close(other_reading)
