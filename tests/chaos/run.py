@@ -107,6 +107,8 @@ def run(
             logs.write_text("\n".join(service.tail(1_000_000) for service in services))
         return Report(seed, verdict, world.record, missing, drained_s, tail)
     finally:
+        if world is not None:
+            world.abandon()
         servers.close()
         if world is not None and world.disk is not None:
             world.disk.close()

@@ -150,6 +150,13 @@ class World:
             node.proxy.refuse = lambda _: False
             self.signal_tree(node, signal.SIGCONT)
 
+    def abandon(self) -> None:
+        """End whatever still runs; without effect after `close`."""
+        for node in self.nodes:
+            for service in (*node.past, node.service):
+                service._stopped = False
+                service.close()
+
     def close(self) -> list[Service]:
         """Stop the supervisors; every service there was, for its log."""
         services = []
