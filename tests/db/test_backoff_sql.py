@@ -21,7 +21,7 @@ def delays(db: Database, attempts: int, base: float, cap: float, times: int = 30
 
 
 @pytest.mark.pg("15", "16", "18")
-@pytest.mark.parametrize("attempts", [15, 47, 400, 4000, 2**31 - 1])
+@pytest.mark.parametrize("attempts", [15, 47, 400, 4000, 2**30])
 def test_a_job_that_failed_often_waits_for_the_cap_and_is_kept(db: Database, attempts: int) -> None:
     """B36: limit of attempts 5,000, cap 1 h: queued again, within the cap and its jitter, the error recorded."""
     [job] = enqueue(db.connect(), max_attempts=min(2**31 - 1, max(5000, attempts)))

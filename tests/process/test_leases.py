@@ -42,7 +42,7 @@ def test_a_handler_that_blocks_everything_keeps_its_lease_and_its_neighbours(
 
 def test_supervisors_that_come_and_go_take_nothing_from_a_living_one(db: Database, service: Start) -> None:
     """B46: A runs jobs of several leases; B and C start, stop, crash and start again. As many runs as jobs."""
-    ids = enqueue(db, "t.sleep", {"seconds": 7.0}, count=20)
+    ids = enqueue(db, "t.sleep", {"seconds": 14.0}, count=20)
     options = {"processes": 1, "lease_s": 1.5}
     first = service(processes=2, concurrency=10, prefetch=0, lease_s=1.5)
     db.wait_for("select count(*)::int from effects where note = 'start'", 20)
