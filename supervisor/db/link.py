@@ -43,11 +43,15 @@ RETRYABLE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 # The server is up but cannot take writes (a standby, or read-only after a failover): look for another.
 _WRONG_SERVER: Final = frozenset({"25006", "57P03", "57P01", "57P02", "53300"})
 _HANG_UP_S: Final = 1.0
+IDLE_MS: Final = 10_000
 # Returns no row, and sets nothing, where the session is not ours: see _set_up.
 _SETUP: Final = (
     "select set_config('default_transaction_isolation', 'read committed', false), "
     "set_config('default_transaction_read_only', 'off', false), "
     "set_config('idle_in_transaction_session_timeout', '0', false), "
+    # The server is to notice too when this side has vanished: what it holds locked nobody else can recover.
+    "set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), "
+    "set_config('tcp_keepalives_count', '3', false), "
     "set_config('statement_timeout', %s, false), set_config('lock_timeout', '0', false) "
     "where pg_backend_pid() = %s"
 )
@@ -212,8 +216,13 @@ async def _awaited(work: Callable[[AsyncConnection], Awaitable[T]], conn: AsyncC
 
 
 async def in_transaction(conn: AsyncConnection, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-    """Run *work* in one transaction on *conn*, for Link.call."""
+    """Run *work* in one transaction on *conn*, for Link.call.
+
+    Between two statements the server waits IDLE_MS at most: a process that is stopped or cut off in the
+    middle must not keep sessions and jobs locked, which the reaper steps over and nobody else can free.
+    """
     async with conn.transaction():
+        await conn.execute("select set_config('idle_in_transaction_session_timeout', %s, true)", (str(IDLE_MS),))
         return await work(conn)
 
 
