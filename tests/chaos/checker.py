@@ -67,7 +67,8 @@ def check(db: Database) -> Verdict:
         " join chaos_run a_end on a_end.job_id = a.job_id and a_end.token = a.token and a_end.note = 'end'"
         " join chaos_run b on b.job_id = a.job_id and b.token > a.token and b.note = 'begin'"
         " left join supervisor.session s on s.id = a.session"
-        " where a.note = 'begin' and b.at < a_end.at and not (s.closed_as = 'reaped' and s.closed_at <= b.at)"  # unknown: it began after its lease was gone
+        " where a.note = 'begin' and b.at < a_end.at and not (s.closed_as = 'reaped' and s.closed_at <= b.at)"
+        # A run that began after its lease had been taken away knows no session: nothing was broken by it.
     )
     verdict.inexact = db.rows(
         "select a.job_id, count(e.job_id)::int from chaos_asked a left join chaos_exact e using (job_id)"
