@@ -371,7 +371,9 @@ class Worker:
                 did="leaving them; they are queued again, uncharged",
                 remedy="raise SUPERVISOR_DRAIN_TIMEOUT_S and the platform's grace period above it",
             )
-            if self._orphaned:
+            # A session ends only when all it held is accounted for: results that could not be stored would run
+            # again as if they had never started. Then the lease passes instead.
+            if self._orphaned and not self._exchange.unstored:
                 await self._abandon()
         else:
             await _quietly(pools.close())
