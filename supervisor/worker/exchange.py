@@ -96,7 +96,6 @@ class Exchange:
         self._ack_batch = _MOST_RESULTS
         self._repeats = Repeats()
         self._failures = 0
-        self.idle = asyncio.Event()
         self.jobs_done = 0
         self.released = 0
 
@@ -172,14 +171,12 @@ class Exchange:
                 await self._event.wait()
                 self._event.clear()
                 while self._pending():
-                    self.idle.clear()
                     await self._attempt()
             except asyncio.CancelledError:
                 if self._closing:
                     raise
                 self._interrupted()
                 continue
-            self.idle.set()
             if self._closing:
                 return
 

@@ -75,7 +75,6 @@ class Executor:
         desk: TransactionDesk,
         sink: Sink,
         lease_until: Callable[[], float],
-        on_start: Callable[[Run], None],
     ) -> None:
         self._slots = slots
         self._prefetch = prefetch
@@ -84,7 +83,6 @@ class Executor:
         self._desk = desk
         self._sink = sink
         self._lease_until = lease_until
-        self._on_start = on_start
         self._backlog: deque[Run] = deque()
         self.running: dict[int, Run] = {}
         self._alone = False
@@ -253,7 +251,6 @@ class Executor:
         self.running[job.id] = run
         self._moved_at = run.started
         self._board.start(run.entry, 0 if timeout is None else to_ns(deadline + handler.kill_after))
-        self._on_start(run)
         if timeout is not None:
             run.timer = self._loop.call_later(min(timeout, _FOR_EVER_S), run.stop, "timeout")
         if handler.is_async:

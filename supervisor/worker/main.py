@@ -60,7 +60,7 @@ from supervisor.worker.executor import Executor
 from supervisor.worker.isolation import isolate
 from supervisor.worker.marks import Marks
 from supervisor.worker.orphan import keep_alive
-from supervisor.worker.run import Run, TransactionDesk
+from supervisor.worker.run import TransactionDesk
 from supervisor.worker.session import Session
 
 _TICK_S: Final = 0.25
@@ -190,7 +190,6 @@ class Worker:
             desk=TransactionDesk(pools, settings.schema_, keep_level(settings), lambda: self._session.id),
             sink=self._exchange,
             lease_until=self._session.lease_until,
-            on_start=self._started,
         )
         self._exchange.executor = self._executor
         loop = asyncio.get_running_loop()
@@ -241,9 +240,6 @@ class Worker:
         return False
 
     # ---- what the parts report
-
-    def _started(self, run: Run) -> None:
-        del run
 
     def _dry(self, next_s: float | None) -> None:
         self._claims += 1

@@ -60,7 +60,6 @@ def executor(board: Board, sink: Returned, slots: int = 4) -> Executor:
         desk=cast("TransactionDesk", None),
         sink=sink,
         lease_until=lambda: float("inf"),
-        on_start=lambda _: None,
     )
 
 
