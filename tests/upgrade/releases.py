@@ -36,6 +36,11 @@ class Release:
     root: Path
     what: str
 
+    @property
+    def schema_version(self) -> int:
+        """The newest schema version that it knows."""
+        return max(int(file.name[:4]) for file in (self.root / "supervisor/db/migrations").glob("*.sql"))
+
     def command(self, db: Database, *words: str) -> subprocess.CompletedProcess[str]:
         """Run its command line."""
         return subprocess.run(
@@ -79,10 +84,10 @@ def renewed(place: Path) -> Release:
 def newer(place: Path) -> Release:
     """This package with a migration more."""
     root = _copy(place / "newer", "9.1.0")
-    last = max(int(file.name[:4]) for file in (root / "supervisor/db/migrations").glob("*.sql"))
-    (root / f"supervisor/db/migrations/{last + 1:04}_tenants.sql").write_text(_MIGRATION)
+    release = Release(root, "this package as 9.1.0, with a migration more")
+    (root / f"supervisor/db/migrations/{release.schema_version + 1:04}_tenants.sql").write_text(_MIGRATION)
     (root / "supervisor/db/functions/999_renewed.sql").write_text(_FUNCTION)
-    return Release(root, "this package as 9.1.0, with a migration more")
+    return release
 
 
 def _copy(root: Path, version: str) -> Path:

@@ -87,7 +87,7 @@ def test_both_releases_enqueue_and_run_during_a_migration(blank_db: Database, st
     db.wait_for("select count(*) > 50 from effects", True)
     migrated = new.command(db, "migrate")
     assert migrated.returncode == 0, migrated.stderr
-    assert f"from version {KNOWN} to {KNOWN + 1}" in migrated.stdout
+    assert f"from version {old.schema_version} to {KNOWN + 1}" in migrated.stdout
     newer = [start(db, new), start(db, new)]
     for service in newer:
         service.wait_ready()
