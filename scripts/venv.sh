@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes .venv hold this checkout and what it needs, from nothing if need be.
 #
-#   scripts/venv.sh run     the service, the embedded PostgreSQL, the examples
+#   scripts/venv.sh run     the service, its dashboard, the embedded PostgreSQL, the examples
 #   scripts/venv.sh dev     the same, and the tools for tests and checks
 #
 # Cheap when nothing changed: .venv/.installed-<what> holds the key of the last
@@ -11,7 +11,7 @@ what=${1:?usage: scripts/venv.sh run|dev}
 cd "$(dirname "$0")/.."
 
 case $what in
-    run) target='.[embedded,webhook]' ;;
+    run) target='.[dashboard,embedded,webhook]' ;;
     dev) target='.[dev]' ;;
     *) echo "scripts/venv.sh: unknown set '$what': use run or dev" >&2; exit 2 ;;
 esac

@@ -15,6 +15,7 @@ Elsewhere: reading and hiding addresses (dsn.py); docs/settings.md is written by
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 import os
 import socket
@@ -32,6 +33,10 @@ from supervisor.payload import check_name
 
 PREFIX: Final = "SUPERVISOR_"
 SECRETS: Final = ("database_url", "listen_database_url")
+"""Secrets that are addresses."""
+WORDS: Final = ("dashboard_token", "dashboard_password")
+"""Secrets that are words."""
+LEAST_TOKEN: Final = 16
 ALL_QUEUES: Final = "*"
 
 
@@ -72,6 +77,17 @@ def _port(value: object) -> object:
             "was set by Kubernetes for a Service of that name: set enableServiceLinks: false, or rename the Service"
         )
     return None if word in {"", "0", "off", "none"} else 0 if word == "auto" else value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to *host* is reached from this machine alone."""
+    name = host.strip().strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _runtime_dir() -> Path:
@@ -175,6 +191,11 @@ class Settings(BaseSettings):
     drain_timeout_s: SecondsOrZero = _setting(
         "How long running jobs may go on after SIGTERM. The platform's grace must be longer.", 25.0
     )
+    termination_grace_s: Seconds | None = _setting(
+        "Time from the platform's stop to its kill, if it is known: a start with too little of it warns.",
+        None,
+        says="not known",
+    )
     restart_backoff_s: SecondsOrZero = _setting(
         "Delay before a worker is restarted once its budget is spent; doubles.", 0.1
     )
@@ -200,6 +221,39 @@ class Settings(BaseSettings):
     health_host: str = _setting("Address of /metrics, /livez and /readyz.", "127.0.0.1", min_length=1)
     health_port: Annotated[int, Field(ge=0, le=65535)] | None = _setting(
         "Its port; 0 or off: no such server; auto: a free port, told in the log.", 9090
+    )
+    dashboard_host: str = _setting(
+        "Address of the dashboard. One that others can reach needs a token, or a user and a password.",
+        "127.0.0.1",
+        min_length=1,
+    )
+    dashboard_port: Annotated[int, Field(ge=0, le=65535)] | None = _setting(
+        "Its port. Set, `supervisor run` serves it beside the workers; auto: a free port, told in the log. "
+        "`supervisor dashboard` takes 9180 when it is not set.",
+        None,
+        says="off",
+    )
+    dashboard_token: SecretStr | None = _setting(
+        "Word that opens the dashboard: asked for by its login page, or sent as Authorization: Bearer.",
+        None,
+        says="none",
+    )
+    dashboard_user: str | None = _setting(
+        "Name for basic authentication at the dashboard.", None, says="none", min_length=1, pattern=r"^[^:]*$"
+    )
+    dashboard_password: SecretStr | None = _setting("Password that goes with it.", None, says="none")
+    dashboard_read_only: bool = _setting("The dashboard shows and changes nothing.", False)
+    dashboard_allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = _setting(
+        "Host names under which a dashboard without authentication is asked for, besides localhost: those of a "
+        "proxy in front of it.",
+        (),
+        says="none",
+    )
+    dashboard_root_path: str = _setting(
+        "Path under which a proxy shows the dashboard, and which it strips, such as /ops/jobs.",
+        "",
+        says="none",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
     )
     log_format: Literal["auto", "console", "json"] = _setting("auto: console on a terminal, else json.", "auto")
     log_level: Literal["debug", "info", "warning", "error"] = _setting("Least level that is logged.", "info")
@@ -243,7 +297,22 @@ class Settings(BaseSettings):
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
 
-    @field_validator("health_port", mode="before")
+    @field_validator(*WORDS, mode="after")
+    @classmethod
+    def _check_word(cls, value: SecretStr | None) -> SecretStr | None:
+        word = value.get_secret_value() if value else ""
+        if any(ord(c) < 32 or ord(c) == 127 for c in word):
+            raise ValueError("contains a control character (a newline inside?)")
+        return value
+
+    @field_validator("dashboard_token", mode="after")
+    @classmethod
+    def _check_token(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and len(value.get_secret_value()) < LEAST_TOKEN:
+            raise ValueError(f"is shorter than {LEAST_TOKEN} characters: make one with `openssl rand -hex 24`")
+        return value
+
+    @field_validator("health_port", "dashboard_port", mode="before")
     @classmethod
     def _check_port(cls, value: object) -> object:
         return _port(value)
@@ -280,8 +349,22 @@ class Settings(BaseSettings):
                 f"restart_backoff_s={self.restart_backoff_s:g} must not be above "
                 f"restart_backoff_cap_s={self.restart_backoff_cap_s:g}"
             )
+        if bool(self.dashboard_user) != bool(self.dashboard_password):
+            raise ValueError("dashboard_user and dashboard_password belong together: set both or neither")
+        if self.dashboard_port is not None and (problem := self.open_dashboard()):
+            raise ValueError(problem)
         self._remember()
         return self
+
+    def open_dashboard(self) -> str | None:
+        """What is wrong when anybody could open the dashboard; None when nobody else can."""
+        if self.dashboard_token or self.dashboard_password or is_loopback(self.dashboard_host):
+            return None
+        return (
+            f"dashboard_host={self.dashboard_host} can be reached from other machines, and nothing guards the "
+            "dashboard: set SUPERVISOR_DASHBOARD_TOKEN (`openssl rand -hex 24`), or SUPERVISOR_DASHBOARD_USER and "
+            "_PASSWORD, or bind it to 127.0.0.1"
+        )
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         super().__setstate__(state)
@@ -291,6 +374,9 @@ class Settings(BaseSettings):
         for secret in SECRETS:
             if value := getattr(self, secret):
                 dsn.remember(dsn.parse(value.get_secret_value()))
+        for word in WORDS:
+            if value := getattr(self, word):
+                dsn.remember(dsn.Address("", secrets=(value.get_secret_value(),)))
 
     def redacted(self) -> dict[str, Any]:
         """Every setting by its name, passwords hidden: for logs and screens."""
@@ -298,6 +384,8 @@ class Settings(BaseSettings):
         for secret in SECRETS:
             value = getattr(self, secret)
             shown[secret] = dsn.mask(value.get_secret_value()) if value else None
+        for word in WORDS:
+            shown[word] = dsn.HIDDEN if getattr(self, word) else None
         shown["queues"] = ",".join(f"{q.name}*{q.weight}" if q.weight != 1 else q.name for q in self.queues)
         return {key.rstrip("_"): value for key, value in shown.items()}
 
@@ -310,7 +398,9 @@ def variable(field: str) -> str:
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """A line per variable that looks like a misspelt setting. Others with our prefix are left alone:
     Kubernetes sets SUPERVISOR_PORT and the like for a Service named supervisor."""
-    known = {variable(field) for field in Settings.model_fields} | {variable(field) + "_FILE" for field in SECRETS}
+    known = {variable(field) for field in Settings.model_fields} | {
+        variable(field) + "_FILE" for field in SECRETS + WORDS
+    }
     known |= {"SUPERVISOR_LAB_DATABASE_URL"}  # where the handlers of the demo count their calls
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
     return [
@@ -322,11 +412,11 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def _read_secret_files(given: dict[str, Any]) -> Iterator[str]:
     """Put secrets named by *_FILE into *given*; yields problems."""
-    for field in SECRETS:
+    for field in SECRETS + WORDS:
         direct, by_file = variable(field), variable(field) + "_FILE"
         path = given.pop(field + "_file", None) or (os.environ.get(by_file) if field not in given else None)
         if field not in given and direct in os.environ and not os.environ[direct].strip():
-            yield f"{direct} is set but empty: unset it or give an address"
+            yield f"{direct} is set but empty: unset it or give {'an address' if field in SECRETS else 'a value'}"
         if not path:
             continue
         if field in given or os.environ.get(direct):
@@ -356,7 +446,7 @@ def _explain(invalid: ValidationError, given: Mapping[str, Any]) -> Iterator[str
             yield f"{place} is not a setting"
         elif not place:
             yield reason
-        elif field in SECRETS:
+        elif field in SECRETS + WORDS:
             yield f"{variable(field)}: {reason}"
         else:
             shown = dsn.mask(str(given.get(field, os.environ.get(variable(field), ""))))
@@ -369,9 +459,10 @@ def document() -> str:
         "# Settings",
         "",
         "Written by `python -m supervisor.settings`; do not edit. Each setting is an environment variable; durations",
-        "are in seconds (`_S`). The two addresses may also be given as a file that holds them: "
-        "`SUPERVISOR_DATABASE_URL_FILE`,",
-        "`SUPERVISOR_LISTEN_DATABASE_URL_FILE`. A setting that cannot be used stops the start with a line per problem.",
+        "are in seconds (`_S`). Secrets may also be given as a file that holds them: "
+        + ", ".join(f"`{variable(field)}_FILE`" for field in SECRETS + WORDS)
+        + ".",
+        "A setting that cannot be used stops the start with a line per problem.",
         "",
         "| Variable | Default | Meaning |",
         "|---|---|---|",
