@@ -25,6 +25,7 @@ from supervisor.db import jobs
 from supervisor.db.jobs import Connection
 from supervisor.db.link import DatabaseError, Link, first_line, in_transaction
 from supervisor.errors import DatabaseUnavailable, HandlersFailed
+from supervisor.grace import KILL_AFTER_DRAIN_S
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import clear_gauges, metrics
 from supervisor.parent.child import Child
@@ -372,7 +373,6 @@ class Fleet:
         for child in self.living():
             child.drain(deadline(), reason)
         told = deadline()
-        margin = 1.5
         while self._spawning or self.living():
             self._left.clear()
             if not self.living():
@@ -381,7 +381,7 @@ class Fleet:
                 told = deadline()
                 for child in self.living():
                     child.drain(told, reason)
-            if remaining(told + margin) <= 0:
+            if remaining(told + KILL_AFTER_DRAIN_S) <= 0:
                 for child in self.living():
                     if child.state is State.KILLED:
                         continue
@@ -443,6 +443,27 @@ class Fleet:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    def _end_if_deaf(self, child: Child) -> None:
+        """End a worker that should have left to be replaced and does not even hear: a handler holds its interpreter.
+
+        It would keep what it holds, and every other worker from being replaced, for ever.
+        """
+        if child.state is State.KILLED or remaining(self._recycled_by + KILL_AFTER_DRAIN_S) > 0:
+            return
+        running = [entry for entry in child.snapshot().entries if entry.phase is Phase.STARTED]
+        metrics().errors.labels("recycle").inc()
+        log.error(
+            "worker.killed",
+            slot=child.slot,
+            pid=child.pid,
+            kinds=sorted({entry.kind for entry in running}),
+            job_ids=[entry.job_id for entry in running][:20],
+            reason=f"it was to be replaced and had not left {self._settings.drain_timeout_s:g} s later",
+            did="killed it; what it ran is queued again, uncharged",
+            remedy="give these kinds a timeout, or run what never returns to Python in a process of its own",
+        )
+        child.kill("recycle")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -18,7 +18,7 @@ import signal
 import time
 from typing import Any, Final
 
-from supervisor import __version__, exits, metrics
+from supervisor import __version__, exits, grace, metrics
 from supervisor.clock import DbClock
 from supervisor.db import tend
 from supervisor.db.jobs import Lane
@@ -89,6 +89,7 @@ class Parent:
         self._exit = asyncio.Event()
         self._drain_wanted = asyncio.Event()
         self._changed = asyncio.Event()
+        self._settle_by: float | None = None
         self._drain_deadline = float("inf")
         self._fatal: HandlersFailed | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -163,6 +164,9 @@ class Parent:
         if self._server is not None:
             self._server.start()
         self._say_state(ServiceState.STARTING)
+        too_short = grace.shortage(self._settings.drain_timeout_s, self._settings.termination_grace_s)
+        if too_short is not None:
+            log.warning("grace.short", reason=too_short)
         log.info("supervisor.starting", pid=os.getpid(), version=__version__, **self._settings.redacted())
         try:
             await self._check_schema()
@@ -237,10 +241,16 @@ class Parent:
         self._say_state(ServiceState.DRAINING)
         started = time.monotonic()
         await self._fleet.drain(lambda: self._drain_deadline, "drain")
-        await self._fleet.settle_down(_SETTLE_DOWN_S)
+        await self._settled()
         self._runfile.write(state="drained", name=self._settings.name)
         self._presence.beat_now()
         log.info("supervisor.drained", took_s=round(time.monotonic() - started, 2), workers_cut=self._fleet.cut)
+    async def _settled(self) -> bool:
+        """Wait for what ended workers held to be put back; one patience for the whole stop."""
+        now = time.monotonic()
+        self._settle_by = self._settle_by or now + grace.SETTLE_S
+        return await self._fleet.settle_down(max(0.0, self._settle_by - now))
+
 
     async def _shut(self) -> int:
         self._waker.close()
@@ -248,7 +258,7 @@ class Parent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        settled = await self._fleet.settle_down(_SETTLE_DOWN_S)
+        settled = await self._settled()
         if self._presence.written:
             try:
                 async with asyncio.timeout(2.0):

@@ -260,3 +260,12 @@ def test_a_stopped_worker_of_a_killed_parent_loses_its_lease(db: Database, servi
     os.kill(pid, signal.SIGCONT)
     wait_until(lambda: not one.processes(), 15, "the stopped worker has left")
     assert db.rows("select id, attempts, crashes from supervisor.history") == [(job_id, 1, 1)]
+
+
+def test_a_start_with_less_grace_than_a_drain_needs_says_so(service: Start) -> None:
+    """B07: where the platform tells its patience, a drain limit above it is said at the start."""
+    one = service(drain_timeout_s=25, termination_grace_s=30)
+    assert "kills after 30 s" in one.wait_event("grace.short")["reason"]
+    one.stop()
+    enough = service(drain_timeout_s=5, termination_grace_s=30)
+    assert not enough.events("grace.short")
