@@ -10,7 +10,8 @@ factory. By kind for producers that do not import handlers; with a Handler, its
 defaults apply and the payload is validated as its arguments.
 
     enqueue, handler.enqueue ----> one ---> one statement
-    enqueue_many, .enqueue_many -> many --> one statement, or COPY when large and without unique keys
+    enqueue_many, .enqueue_many -> many --> one statement; when large and without unique keys COPY,
+                                            or parts where the role may call the functions only
 
 Always true: a refusal (InvalidJob) or a UniqueConflict leaves the caller's
 transaction as it was: it can go on and commit. Nothing is committed, rolled back
@@ -41,7 +42,7 @@ DEFAULT_SCHEMA: Final = "supervisor"
 #: From this many jobs on, without unique keys, COPY is faster than one statement.
 COPY_ABOVE: Final = 2000
 
-#: One jsonb value holds 256 MB; a bulk larger than this goes by COPY, or is refused.
+#: One jsonb value holds 256 MB; a bulk larger than this goes by COPY or, without unique keys, in parts.
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
 
 T = TypeVar("T")
@@ -110,8 +111,9 @@ def enqueue_many(
     """Add many jobs: the same jobs, with the same answers, as that many single calls in this order.
 
     All or none, in the transaction *conn* is in. One statement; above 2,000 jobs without unique keys,
-    COPY. With on_conflict="raise" a single taken key raises UniqueConflict for the first one and takes
-    back the whole bulk, but nothing else of the transaction: the caller decides whether to go on.
+    COPY, where the role may insert jobs other than by the function. With on_conflict="raise" a single
+    taken key raises UniqueConflict for the first one and takes back the whole bulk, but nothing else of
+    the transaction: the caller decides whether to go on.
 
     Raises:
         InvalidJob: before any statement (a NewJob is checked when it is made).
@@ -142,16 +144,19 @@ class _Client:
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         where, word = _schema(schema), _conflict_word(on_conflict)
         is_async = _is_async(conn)
-        document = _document(conn, jobs, _asked(word))
+        documents = _documents(conn, jobs, _asked(word))
         if is_async:
-            return _many_async(cast("AsyncConn", conn), where, jobs, word, document)
+            return _many_async(cast("AsyncConn", conn), where, jobs, word, documents)
         if not jobs:
             return []
         sync = cast("SyncConn", conn)
-        if document is None:
-            return [Enqueued(job_id, True) for job_id in statements.copy(sync, where, jobs)]
+        if documents is None:
+            ids = statements.copy(sync, where, jobs)
+            if ids is not None:
+                return [Enqueued(job_id, True) for job_id in ids]
+            documents = _parts(jobs, _asked(word))
         return statements.many(
-            sync, where, document, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
+            sync, where, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
         )
 
 
@@ -161,14 +166,17 @@ async def _one_async(conn: AsyncConn, schema: str, job: NewJob, word: str) -> En
 
 
 async def _many_async(
-    conn: AsyncConn, schema: str, jobs: list[NewJob], word: str, document: str | None
+    conn: AsyncConn, schema: str, jobs: list[NewJob], word: str, documents: list[str] | None
 ) -> list[Enqueued]:
     if not jobs:
         return []
-    if document is None:
-        return [Enqueued(job_id, True) for job_id in await statements.copy_async(conn, schema, jobs)]
+    if documents is None:
+        ids = await statements.copy_async(conn, schema, jobs)
+        if ids is not None:
+            return [Enqueued(job_id, True) for job_id in ids]
+        documents = _parts(jobs, _asked(word))
     return await statements.many_async(
-        conn, schema, document, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
+        conn, schema, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
     )
 
 
@@ -187,18 +195,33 @@ def _asked(word: str) -> str:
     return "skip" if word == "raise" else word
 
 
-def _document(conn: SyncConn | AsyncConn, jobs: Sequence[NewJob], asked: str) -> str | None:
-    """The bulk as one JSON array, or None when it goes by COPY."""
-    may_copy = all(job.unique_key is None for job in jobs)
-    if len(jobs) > COPY_ABOVE and may_copy and not statements.in_pipeline(conn):
+def _documents(conn: SyncConn | AsyncConn, jobs: Sequence[NewJob], asked: str) -> list[str] | None:
+    """The bulk as JSON arrays, or None when it goes by COPY if the role may."""
+    plain = all(job.unique_key is None for job in jobs)
+    if len(jobs) > COPY_ABOVE and plain and not statements.in_pipeline(conn):
         return None
-    elements = [job.element(asked) for job in jobs]
-    size = sum(len(element) if element.isascii() else len(element.encode()) for element in elements)
-    if size <= MAX_DOCUMENT_BYTES:
-        return f"[{','.join(elements)}]"
-    if may_copy and not statements.in_pipeline(conn):
-        return None
-    raise InvalidJob("jobs", f"are {size} bytes in one bulk, the limit is {MAX_DOCUMENT_BYTES}: send them in parts")
+    parts = _parts(jobs, asked)
+    return None if len(parts) > 1 and plain and not statements.in_pipeline(conn) else parts
+
+
+def _parts(jobs: Sequence[NewJob], asked: str) -> list[str]:
+    """The bulk as JSON arrays of at most MAX_DOCUMENT_BYTES. Keys are taken in one order, so they go in one."""
+    parts: list[list[str]] = [[]]
+    total = size = 0
+    for job in jobs:
+        element = job.element(asked)
+        length = len(element) if element.isascii() else len(element.encode())
+        if parts[-1] and size + length > MAX_DOCUMENT_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(element)
+        size += length
+        total += length
+    if len(parts) > 1 and any(job.unique_key is not None for job in jobs):
+        raise InvalidJob(
+            "jobs", f"are {total} bytes in one bulk, the limit is {MAX_DOCUMENT_BYTES}: send them in parts"
+        )
+    return [f"[{','.join(part)}]" for part in parts]
 
 
 def _is_async(conn: object) -> bool:

@@ -1,5 +1,6 @@
 """`supervisor run` and `supervisor migrate`."""
 
+import sys
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -69,18 +70,41 @@ def run(
     leave(code)
 
 
-def migrate(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Json = False) -> None:
+def migrate(
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+    roles: Annotated[
+        bool, typer.Option("--roles", help="Create the database roles too, and grant them their rights.")
+    ] = False,
+    role_prefix: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How their names begin.  [default: the schema's name]")
+    ] = None,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="With --roles: print the SQL for a DBA and change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Create the schema, or upgrade it to this release."""
     from supervisor.cli import output
+    from supervisor.cli.failures import wrong_use
     from supervisor.cli.service import database, load
     from supervisor.db.migrate import migrate as apply
     from supervisor.db.operate import refusals
+    from supervisor.db.roles import script as role_script
 
+    if (role_prefix is not None or print_only) and not roles:
+        raise wrong_use("--print" if print_only else "--role-prefix", "goes with --roles")
+    if print_only and as_json:
+        raise wrong_use("--json", "does not go with --print")
     settings = load(database_url=database_url, schema=schema)
+    prefix = (role_prefix or settings.schema_) if roles else None
+    if prefix is not None and print_only:
+        sys.stdout.write(role_script(settings.schema_, prefix))
+        return
     screen = output.console(stderr=True)
     waiting = screen.status(f"migrating schema {settings.schema_}") if screen.is_terminal else nullcontext()
     with database(settings, migrated=False) as url, waiting, refusals(settings.schema_):
-        report = apply(url, settings.schema_)
+        report = apply(url, settings.schema_, role_prefix=prefix)
     if as_json:
         output.print_json(
             {
@@ -90,6 +114,7 @@ def migrate(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Js
                 "applied": list(report.applied),
                 "functions_installed": report.functions_installed,
                 "functions_of": report.functions_of,
+                "roles": list(report.roles),
             }
         )
         return
@@ -105,3 +130,5 @@ def migrate(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Js
         out.print(f"schema {report.schema} is at version {report.after}: {changed}")
     else:
         out.print(f"schema {report.schema} went from version {report.before} to {report.after}")
+    for role in report.roles:
+        out.print(f"granted   {role}")

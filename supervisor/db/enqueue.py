@@ -2,7 +2,8 @@
 
     one    select ... enqueue(...)              one round trip
     many   select ... enqueue_many(jsonb)       one statement, unique keys included
-    copy   reserve ids, then COPY               thousands of jobs without unique keys
+    copy   reserve ids, then COPY               thousands of jobs without unique keys, for a role that may insert
+                                                rows itself; others (producers) send them by `many`
 
 Always true: the caller's connection is used and left as it was. Nothing is
 committed, rolled back or closed; its row factory, cursor factory and prepared
@@ -49,11 +50,15 @@ select id, created
 
 _MANY: Final = "select id, created from {schema}.enqueue_many(%s::jsonb) order by ord"
 
-# The clock is read with the ids, so that run_at is the database's time here too.
+# The clock is read with the ids, so that run_at is the database's time here too. One null row where the role
+# may not insert by itself: asking is cheap, while being refused would abort the caller's transaction.
 _RESERVE: Final = """
-select nextval((select pg_get_serial_sequence({schema_literal} || '.job', 'id')::regclass)),
-       (extract(epoch from statement_timestamp()) * 1000000)::int8
-  from generate_series(1, %s::int)
+with may as materialized (
+    select s.id,
+           has_table_privilege({schema_literal} || '.job', 'insert') and has_sequence_privilege(s.id, 'usage') as insert
+      from (select pg_get_serial_sequence({schema_literal} || '.job', 'id')::regclass::oid) as s (id))
+select case when may.insert then nextval(may.id) end, (extract(epoch from statement_timestamp()) * 1000000)::int8
+  from may cross join lateral generate_series(1, case when may.insert then %s::int else 1 end)
 """
 
 _COPY: Final = """
@@ -96,51 +101,69 @@ async def one_async(conn: AsyncConn, schema: str, job: NewJob, on_conflict: str)
             return _answer(await cur.fetchone())
 
 
-def many(conn: SyncConn, schema: str, document: str, *, undoable: bool, judge: Callable[[list[Answer]], T]) -> T:
-    """Add the jobs of the JSON array *document*; *judge* makes the result of the (id, created) in their order.
+def many(
+    conn: SyncConn, schema: str, documents: Sequence[str], *, undoable: bool, judge: Callable[[list[Answer]], T]
+) -> T:
+    """Add the jobs of the JSON arrays *documents*; *judge* makes the result of the (id, created) in their order.
 
-    With *undoable*, an exception of *judge* takes the jobs back, and only them.
+    All or none. With *undoable*, an exception of *judge* takes the jobs back, and only them.
     """
     with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
-        if not undoable:
-            cur.execute(_query(_MANY, schema), (document,), prepare=False)
-            return judge([_answer(row) for row in cur.fetchall()])
+
+        def send() -> T:
+            answers: list[Answer] = []
+            for document in documents:
+                cur.execute(_query(_MANY, schema), (document,), prepare=False)
+                answers += [_answer(row) for row in cur.fetchall()]
+            return judge(answers)
+
+        if not undoable and len(documents) == 1:
+            return send()
         with _savepoint(conn, cur):
-            cur.execute(_query(_MANY, schema), (document,), prepare=False)
-            return judge([_answer(row) for row in cur.fetchall()])
+            return send()
 
 
 async def many_async(
-    conn: AsyncConn, schema: str, document: str, *, undoable: bool, judge: Callable[[list[Answer]], T]
+    conn: AsyncConn, schema: str, documents: Sequence[str], *, undoable: bool, judge: Callable[[list[Answer]], T]
 ) -> T:
     """As `many`."""
     with _schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            if not undoable:
-                await cur.execute(_query(_MANY, schema), (document,), prepare=False)
-                return judge([_answer(row) for row in await cur.fetchall()])
+
+            async def send() -> T:
+                answers: list[Answer] = []
+                for document in documents:
+                    await cur.execute(_query(_MANY, schema), (document,), prepare=False)
+                    answers += [_answer(row) for row in await cur.fetchall()]
+                return judge(answers)
+
+            if not undoable and len(documents) == 1:
+                return await send()
             async with _savepoint_async(conn, cur):
-                await cur.execute(_query(_MANY, schema), (document,), prepare=False)
-                return judge([_answer(row) for row in await cur.fetchall()])
+                return await send()
 
 
-def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int]:
-    """Add *jobs*, none with a unique key, by COPY; their ids in order."""
+def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | None:
+    """Add *jobs*, none with a unique key, by COPY; their ids in order. None: this role may not, nothing was done."""
     with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
         cur.execute(_query(_RESERVE, schema), (len(jobs),), prepare=False)
         reserved = _Reserved.of(cur.fetchall())
+        if reserved is None:
+            return None
         with cur.copy(_query(_COPY, schema)) as out:
             for row in reserved.rows(jobs):
                 out.write_row(row)
         return reserved.ids
 
 
-async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int]:
+async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | None:
     """As `copy`."""
     with _schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
             await cur.execute(_query(_RESERVE, schema), (len(jobs),), prepare=False)
             reserved = _Reserved.of(await cur.fetchall())
+            if reserved is None:
+                return None
             async with cur.copy(_query(_COPY, schema)) as out:
                 for row in reserved.rows(jobs):
                     await out.write_row(row)
@@ -155,7 +178,9 @@ class _Reserved:
     now_us: int
 
     @classmethod
-    def of(cls, rows: list[tuple[Any, ...]]) -> _Reserved:
+    def of(cls, rows: list[tuple[Any, ...]]) -> _Reserved | None:
+        if rows[0][0] is None:
+            return None
         return cls(sorted(int(row[0]) for row in rows), int(rows[0][1]))
 
     def rows(self, jobs: Sequence[NewJob]) -> Iterator[tuple[object, ...]]:

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from supervisor.db import statements
+from supervisor.db import roles, statements
 from supervisor.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew
 from supervisor.release import VERSION, older
 
@@ -32,6 +32,7 @@ class MigrationReport:
 
     Attributes:
         functions_of: The newer release whose functions were left as they are; None if there is none.
+        roles: The roles that were granted their rights.
     """
 
     schema: str
@@ -40,6 +41,7 @@ class MigrationReport:
     applied: tuple[str, ...]
     functions_installed: bool
     functions_of: str | None = None
+    roles: tuple[str, ...] = ()
 
 
 class Installed(NamedTuple):
@@ -62,15 +64,20 @@ def _functions_digest(schema: str) -> str:
     return digest.hexdigest()
 
 
-def migrate(conninfo: str, schema: str = "supervisor", *, lock_timeout_s: float = 10.0) -> MigrationReport:
+def migrate(
+    conninfo: str, schema: str = "supervisor", *, lock_timeout_s: float = 10.0, role_prefix: str | None = None
+) -> MigrationReport:
     """Create or upgrade *schema* to this version, in one transaction.
 
     Args:
         lock_timeout_s: How long one statement may wait for a table lock before the whole migration
             is undone, in seconds. Waiting longer would queue every claim behind it.
+        role_prefix: Create the roles of this prefix too, and grant them what roles.py says. None: roles
+            that were set up before are granted their rights again when something was installed.
 
     Raises:
         SchemaTooNew: the schema is newer than this code; nothing was changed.
+        RolesRefused: the roles cannot be created; nothing was changed.
         DatabaseUnavailable: the server could not be reached or a lock could not be had in time;
             nothing was changed.
     """
@@ -78,12 +85,12 @@ def migrate(conninfo: str, schema: str = "supervisor", *, lock_timeout_s: float 
     try:
         with psycopg.connect(conninfo, autocommit=False, application_name="pg-supervisor migrate") as conn:
             conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            return _migrate(conn, schema, lock_timeout_s)
+            return _migrate(conn, schema, lock_timeout_s, role_prefix)
     except psycopg.OperationalError as error:
         raise DatabaseUnavailable(f"migration undone: {_first_line(error)}", 0.0) from error
 
 
-def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> MigrationReport:
+def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float, role_prefix: str | None) -> MigrationReport:
     cur = conn.cursor(row_factory=tuple_row)
     # The role's own limits are meant for other work. Another migration is waited for as long as it takes.
     cur.execute("select set_config(name, '0', true) from unnest(array['statement_timeout', 'lock_timeout']) as name")
@@ -128,7 +135,8 @@ def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float) -> Mi
             (digest, VERSION, known),
         )
     cur.execute(sql.SQL("select {}.make_partitions(%s)").format(name), (_PARTITIONS_AHEAD,))
-    return MigrationReport(schema, before, known, tuple(applied), install, kept)
+    granted = roles.apply(cur, schema, role_prefix, renewed=bool(applied) or install, functions_of=kept)
+    return MigrationReport(schema, before, known, tuple(applied), install, kept, granted)
 
 
 def check_version(found: Installed, schema: str) -> None:

@@ -19,9 +19,10 @@ end
 $fn$;
 
 -- job_enqueued: one wake-up per queue and statement, however many rows it inserts. Silent inside
--- enqueue_many, which inserts row by row and wakes at its end.
+-- enqueue_many, which inserts row by row and wakes at its end. It runs with its owner's rights: whoever may
+-- insert jobs need not see who waits for them.
 create or replace function {schema}.job_enqueued() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp as $fn$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 begin
     if current_setting('pg_supervisor.quiet', true) is distinct from 'on' and exists (select from {schema}.waiting) then
         perform {schema}.wake(n.queue, array_agg(distinct n.priority), min(n.run_at))

@@ -116,6 +116,7 @@ $fn$;
 -- Returns  one row: the id of the job that now stands for the call, and whether it was created.
 -- Locks    a unique_key that another open transaction has just used is waited for: whether that
 --          one commits decides who creates the job.
+-- Rights   its owner's, in the caller's transaction: a producer needs EXECUTE and no right to any table.
 create or replace function {schema}.enqueue(
     kind         text,
     payload      jsonb       default '{}',
@@ -130,7 +131,7 @@ create or replace function {schema}.enqueue(
     on_conflict  text        default 'skip',
     headers      jsonb       default '{}'
 ) returns table (id bigint, created boolean)
-language plpgsql set search_path = pg_catalog, pg_temp as $fn$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
 declare
     v_now      timestamptz := clock_timestamp();
@@ -176,8 +177,9 @@ $fn$;
 --          added after them one by one, in the order of their keys: two bulks with keys in common then
 --          cannot deadlock.
 -- Sends    at most one notification per queue.
+-- Rights   as enqueue.
 create or replace function {schema}.enqueue_many(jobs jsonb) returns table (ord integer, id bigint, created boolean)
-language plpgsql set search_path = pg_catalog, pg_temp as $fn$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
 declare
     v_now        timestamptz := clock_timestamp();

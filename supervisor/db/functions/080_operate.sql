@@ -2,8 +2,9 @@
 --
 -- Returns  the ids put back. A missing one was not in the dead letters. A unique_key that another job
 --          holds now is an error (23505), and nothing is put back.
+-- Rights   its owner's: an operator needs EXECUTE and no right to change a table.
 create or replace function {schema}.retry_job(p_ids bigint[]) returns setof bigint
-language sql as $fn$
+language sql security definer set search_path = pg_catalog, pg_temp as $fn$
     with back as (delete from {schema}.dead_letter d where d.id = any (p_ids) returning d.*)
     insert into {schema}.job (id, claims, created_at, max_attempts, max_crashes, priority, queue, kind, unique_key, timeout, payload,
                               headers, last_error, errors)
@@ -21,8 +22,10 @@ $fn$;
 -- Locks    first what is queued, in the order of keys, as bulks of producers take it; then what runs, in
 --          the order of ids, as workers take it. A producer may wait for either, a worker never for a
 --          producer, so no circle closes.
+-- Rights   as retry_job.
 create or replace function {schema}.cancel_job(p_ids bigint[]) returns table (id bigint, what text)
-language plpgsql
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -49,5 +52,54 @@ begin
         end if;
         return next;
     end loop;
+end
+$fn$;
+
+-- reschedule_job: give queued jobs another time. An operator's word.
+--
+-- Params   p_at: a point in time, or p_delay: from now; neither means now, and a time in the past means now.
+-- Returns  the ids moved, with their new time. A missing one was not queued: it runs, or it has ended.
+-- Locks    what is queued, in the order of keys, as bulks of producers take it. A claim steps over a locked
+--          row; one that came first is waited for, and its job is left alone.
+-- Marks    the new place is never below the clock, where every worker looks; the wake-up sets marks back to
+--          it if this commits late, as for an enqueue.
+-- Rights   as retry_job.
+create or replace function {schema}.reschedule_job(p_ids bigint[], p_at timestamptz default null, p_delay interval default null)
+returns table (id bigint, run_at timestamptz)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $fn$
+#variable_conflict use_column
+declare
+    v_now  timestamptz := clock_timestamp();
+    v_at   timestamptz := greatest(v_now, coalesce(p_at, v_now + coalesce(p_delay, '0')));
+    v_job  {schema}.job;
+    v_back jsonb := '[]';
+begin
+    if p_at is not null and p_delay is not null then
+        raise exception 'give a point in time or a delay, not both' using errcode = '22023';
+    end if;
+    if v_at > '9999-12-31 00:00:00+00' then
+        raise exception 'run_at must be before the year 10000' using errcode = '22023';
+    end if;
+    for v_job in
+        select j.* from {schema}.job j
+         where j.id = any (p_ids) and j.lease is null and j.run_at < 'infinity'
+         order by j.unique_key nulls first, j.id
+           for no key update
+    loop
+        update {schema}.job j set run_at = v_at where j.id = v_job.id;
+        v_back := v_back || jsonb_build_object('queue', v_job.queue, 'priority', v_job.priority);
+        id := v_job.id;
+        run_at := v_at;
+        return next;
+    end loop;
+    perform {schema}.wake(b.queue, array_agg(distinct b.priority), v_at)
+       from jsonb_to_recordset(v_back) as b (queue text, priority smallint)
+      group by b.queue;
 end
 $fn$;

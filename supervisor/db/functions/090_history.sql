@@ -1,15 +1,17 @@
 -- make_partitions: history's partitions for today (UTC) and the days ahead.
 --
+-- Params   p_days_ahead: at most 31 are made.
 -- Returns  the number made. One that another supervisor is making is left to it. A day whose rows
 --          already lie in the default partition cannot be carved out of it and stays there.
+-- Rights   its owner's, as for the other two below: a worker neither owns the history nor may delete from it.
 create or replace function {schema}.make_partitions(p_days_ahead integer) returns integer
-language plpgsql set timezone = 'UTC' set lock_timeout = '200ms' as $fn$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC' set lock_timeout = '200ms' as $fn$
 declare
     v_day  date;
     v_name text;
     v_made integer := 0;
 begin
-    for i in 0 .. p_days_ahead loop
+    for i in 0 .. least(p_days_ahead, 31) loop
         v_day := (clock_timestamp() at time zone 'UTC')::date + i;
         v_name := 'history_' || to_char(v_day, 'YYYYMMDD');
         continue when exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -28,13 +30,14 @@ begin
 end
 $fn$;
 
--- drop_partitions: drop the oldest of history's partitions that ended more than p_keep ago.
+-- drop_partitions: drop the oldest of history's partitions that ended more than p_keep ago; never one that has
+-- not ended.
 --
 -- Returns  the name dropped; none when there is none left. Dropping needs a lock that a reader of history
 --          may hold for long: a call gives up after 200 ms (55P03), so that no ack queues behind it, and
 --          the next one tries again. One at a time, so that what was dropped stays dropped.
 create or replace function {schema}.drop_partitions(p_keep interval) returns setof text
-language plpgsql set timezone = 'UTC' set lock_timeout = '200ms' as $fn$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC' set lock_timeout = '200ms' as $fn$
 declare
     v_name text;
 begin
@@ -43,7 +46,7 @@ begin
           join pg_catalog.pg_class c on c.oid = i.inhrelid
          where i.inhparent = format('%I.history', {schema_literal})::regclass
            and c.relname ~ '^history_[0-9]{8}$'
-           and to_date(substr(c.relname, 9), 'YYYYMMDD') + 1 < (clock_timestamp() - p_keep)
+           and to_date(substr(c.relname, 9), 'YYYYMMDD') + 1 < clock_timestamp() - greatest(p_keep, '0')
          order by 1 limit 1
     loop
         execute format('drop table %I.%I', {schema_literal}, v_name);
@@ -56,7 +59,7 @@ $fn$;
 --
 -- Returns  rows removed; the caller goes on while it returns p_limit or more.
 create or replace function {schema}.prune(p_keep_history interval, p_keep_dead interval, p_limit integer) returns bigint
-language plpgsql as $fn$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 declare
     v_total bigint := 0;
     v_count bigint;
