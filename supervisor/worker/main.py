@@ -360,16 +360,19 @@ class Worker:
         self._channel.send(Drained(self._exchange.jobs_done - finished_before, released, cut))
         await self._channel.flush(0.5)
         if still:
+            unaccounted = self._orphaned and self._exchange.unstored > 0
             logger.warning(
                 "drain.cut",
                 slot=self._config.slot,
                 job_ids=sorted(self._executor.running)[:20],
-                did="leaving them; they are queued again, uncharged",
+                did="leaving them until their lease has passed"
+                if unaccounted
+                else "leaving them; they are queued again, uncharged",
                 remedy="raise SUPERVISOR_DRAIN_TIMEOUT_S and the platform's grace period above it",
             )
             # A session ends only when all it held is accounted for: results that could not be stored would run
             # again as if they had never started. Then the lease passes instead.
-            if self._orphaned and not self._exchange.unstored:
+            if self._orphaned and not unaccounted:
                 await self._abandon()
         else:
             await _quietly(pools.close())

@@ -269,3 +269,34 @@ def test_a_start_with_less_grace_than_a_drain_needs_says_so(service: Start) -> N
     one.stop()
     enough = service(drain_timeout_s=5, termination_grace_s=30)
     assert not enough.events("grace.short")
+
+
+@pytest.mark.parametrize("running", [True, *([False] if FULL else [])], ids=lambda more: "cut" if more else "all_ended")
+def test_an_orphan_that_could_not_store_a_result_lets_its_lease_pass(
+    db: Database, service: Start, running: bool
+) -> None:
+    """Its parent was killed and its results cannot be stored until it must leave. It once ended its session with
+    these results in hand: jobs that had run were queued as if they never had, and ran again at once."""
+    lease_s = 3.0
+    short = enqueue(db, "t.sleep", {"seconds": 0.5}, count=2)
+    long = enqueue(db, "t.sleep_sync", {"seconds": 600}, count=int(running))
+    one = service(processes=1, concurrency=4, drain_timeout_s=1, lease_s=lease_s, statement_timeout_s=60)
+    db.wait_for("select count(*)::int from effects where note = 'start'", len(short) + len(long))
+    gate = db.connect(autocommit=False)
+    gate.execute("lock table supervisor.history in exclusive mode")  # acks wait here, nothing else does
+    one.kill()
+    db.wait_for("select count(*)::int from effects where note = 'done'", len(short))
+    one.wait_event("drain.unstored", 10, results=len(short))
+    wait_until(lambda: not one.processes(), 10, "the orphan has left")
+    db.terminate_sessions("pg-supervisor worker%")  # else the server would store them when the lock is gone
+    gate.rollback()
+    assert db.rows("select closed_as from supervisor.session") == [(None,)], "it said that all is accounted for"
+    passes = db.value("select max(expires_at) from supervisor.session")
+
+    other = service(processes=1, concurrency=4, lease_s=lease_s, retry_base_s=0.01)
+    db.execute("update supervisor.job set payload = '{\"seconds\": 0}'")
+    wait_done(db, len(short) + len(long), 20)
+    again = "select min(at) from effects where note = 'start' and at > %s::timestamptz - interval '1 hour' and pid = %s"
+    assert db.value(again, [passes, *other.worker_pids()]) >= passes, "run again before the lease had passed"
+    assert db.rows("select distinct attempts, crashes from supervisor.history") == [(1, 1)]
+    assert other.stop() == exits.OK
