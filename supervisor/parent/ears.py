@@ -3,13 +3,18 @@
 Elsewhere: the connection (db/listener.py); what a notification means (waker.py).
 """
 
+import time
 from collections.abc import Callable
+from typing import Final
 
 from supervisor.db.listener import Listener
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import metrics
 from supervisor.parent.health import Degraded, HealthState
 from supervisor.settings import Settings
+
+# A pooler stays where it is: said once, and then ever more rarely.
+_DEAF_AGAIN_S: Final = (600.0, 86_400.0)
 
 log = get_logger("parent")
 
@@ -30,8 +35,11 @@ class Ears:
         health: HealthState,
         on_notice: Callable[[str], None],
         on_listening: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
+        self._now = now
+        self._deaf_again_s = self._deaf_silent_until = 0.0
         self._health = health
         self._on_listening = on_listening
         self._repeats = Repeats()
@@ -42,7 +50,7 @@ class Ears:
             name="pg-supervisor listen",
             connect_timeout_s=settings.connect_timeout_s,
             on_notice=on_notice,
-            on_listening=self._now,
+            on_listening=self._hears,
             on_lost=self._lost,
             on_deaf=self._deaf,
         )
@@ -56,8 +64,9 @@ class Ears:
         metrics().listening.set(int(listening))
         self._health.set_degraded(Degraded.POLLING, not listening)
 
-    async def _now(self) -> None:
+    async def _hears(self) -> None:
         self._set(True)
+        self._deaf_again_s = self._deaf_silent_until = 0.0
         log.info("listener.listening")
         # Whatever was enqueued while nobody listened is found by looking now.
         self._on_listening()
@@ -68,9 +77,15 @@ class Ears:
 
     def _deaf(self) -> None:
         self._set(False)
+        if self._now() < self._deaf_silent_until:
+            return
+        least, most = _DEAF_AGAIN_S
+        self._deaf_again_s = min(most, max(least, 2 * self._deaf_again_s))
+        self._deaf_silent_until = self._now() + self._deaf_again_s
         log.warning(
             "listener.deaf",
             reason="its own notification did not arrive: a transaction-mode pooler is in between",
             did=f"polling every {self._settings.poll_without_listen_s:g} s",
+            said_again_in_s=self._deaf_again_s,
             remedy="set SUPERVISOR_LISTEN_DATABASE_URL to the server's direct address",
         )

@@ -35,7 +35,7 @@ from supervisor.parent.recover import Death, culprit, judge
 from supervisor.parent.spawn import ForkServer, SpawnFailed
 from supervisor.parent.states import Happened, Restart, State, restart
 from supervisor.settings import Settings
-from supervisor.wire.board import Snapshot, WorkerState
+from supervisor.wire.board import Phase, Snapshot, WorkerState
 from supervisor.wire.messages import (
     BootFailed,
     Drained,
@@ -115,6 +115,7 @@ class Fleet:
         self._settled.set()
         self._stopping = False
         self._recycling: Child | None = None
+        self._recycled_by = 0.0
         self._recycle_limits: dict[int, tuple[float, float]] = {}
         self._limits_seen = False
         self._ooms = oom_kills()
@@ -411,7 +412,10 @@ class Fleet:
 
     def recycle(self) -> None:
         """Replace one worker that is past a limit; the next one only when that one is gone."""
-        if self._recycling is not None or self._stopping:
+        if self._stopping:
+            return
+        if self._recycling is not None:
+            self._end_if_deaf(self._recycling)
             return
         settings, now = self._settings, time.monotonic()
         for child in self.ready():
@@ -436,13 +440,9 @@ class Fleet:
                     age_s=round(now - child.born, 1),
                 )
                 self._recycling = child
-                child.drain(now + settings.drain_timeout_s, "recycle")
+                self._recycled_by = now + settings.drain_timeout_s
+                child.drain(self._recycled_by, "recycle")
                 return
-
-    def _later(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
 
     def _end_if_deaf(self, child: Child) -> None:
         """End a worker that should have left to be replaced and does not even hear: a handler holds its interpreter.
@@ -464,6 +464,11 @@ class Fleet:
             remedy="give these kinds a timeout, or run what never returns to Python in a process of its own",
         )
         child.kill("recycle")
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -11,7 +11,7 @@ from supervisor.parent.limits import senseless
 from supervisor.settings import Settings
 from tests.support import proc
 from tests.support.database import Database
-from tests.support.jobs import enqueue, wait_done
+from tests.support.jobs import enqueue, job, wait_done
 from tests.support.service import Service
 from tests.support.sizes import FULL
 
@@ -117,3 +117,20 @@ def _own_mb(one: Service) -> float:
     """What the workers have beyond the data that they share."""
     workers = [found for pid in one.worker_pids() if (found := proc.look(pid))]
     return sum(max(0.0, worker.rss_bytes / 2**20 - DATA_MB) for worker in workers)
+
+
+def test_a_worker_that_cannot_hear_is_replaced_by_force(db: Database, service: Start) -> None:
+    """A handler that holds the interpreter for ever once kept its worker, what that held, and the replacement of all
+    others waiting for ever. It is named, ended at its deadline, and its job is charged nothing."""
+    [busy] = enqueue(db, "t.gil", {"seconds": 600}, priority=-1)
+    waiting = enqueue(db, "t.effect", count=5)
+    one = service(processes=2, concurrency=1, prefetch=0, max_age_s=2, drain_timeout_s=1, health_port="auto")
+    killed = one.wait_event("worker.killed", 15)
+    assert (killed["kinds"], killed["job_ids"]) == (["t.gil"], [busy])
+    wait_done(db, len(waiting), 10)
+    other = {0: 1, 1: 0}[int(killed["slot"])]
+    one.wait_event("worker.recycling", 15, slot=other)
+    assert one.metric("supervisor_errors_total", where="recycle") >= 1
+    assert job(db, busy)["crashes"] == 0
+    assert job(db, busy)["attempts"] <= 1, "only of the run that is under way, if one is"
+    assert one.stop() in (exits.OK, exits.CUT)  # by whether the job runs at that moment

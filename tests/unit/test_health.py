@@ -14,6 +14,7 @@ import pytest
 
 from supervisor.errors import SettingsInvalid
 from supervisor.parent.health import MAX_CONNECTIONS, STALE_S, Degraded, HealthServer, HealthState, ServiceState
+from tests.support.tools import missing
 from tests.support.waiting import wait_until
 
 
@@ -218,7 +219,7 @@ def test_it_binds_ipv6_and_on_the_any_address_both(host: str) -> None:
     try:
         served = Served(host)
     except SettingsInvalid:
-        pytest.skip("no IPv6 on this machine")
+        missing("IPv6 is missing: ::1 cannot be bound (sysctl net.ipv6.conf.lo.disable_ipv6=0)")
     assert served.ask("/livez", host="::1")[0] == 200
     if host == "::":
         assert served.ask("/livez", host="127.0.0.1")[0] == 200
