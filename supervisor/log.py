@@ -1,20 +1,19 @@
-"""Structured logs: one line per fact, written by a thread of its own.
+"""Structured logs: one line per fact.
 
     log.info("job.released", job_id=41, reason="drain")     events in the past tense, facts as fields
 
-    logger --processors--> line --bounded queue--> writer thread --> stderr
-                                       |
-                                       +--full--> counted, told later as log.dropped
+    structlog ------------+--> what is bound --> passwords hidden --> line --> writer thread --> stderr
+    standard `logging` ---+
 
-A reader of stderr that is slow or stopped must not stop the service (a full
-pipe blocks whoever writes to it): only the writer thread ever waits for it.
-Records of the standard library's logging, and so of other packages, take the
-same way.
+What is bound stands on every line: `bind_process` for the lines of this process, `bind` for those of the job
+that runs here (a context variable: each asyncio task and each handler's thread has its own), `add_source` for
+what is looked up for each line, as the current span. A field that a line names itself is left as it is.
 
 Always true: no line holds a password that `dsn.mask` knows of; a line is one
 record; logging never raises and never blocks, in a signal handler neither.
 
-Elsewhere: hiding passwords (dsn.py); counters (metrics.py).
+Elsewhere: the writer thread (lines.py); hiding passwords (dsn.py); counters (metrics.py); what is bound for a
+job (worker/run.py).
 """
 
 from __future__ import annotations
@@ -22,115 +21,77 @@ from __future__ import annotations
 import atexit
 import logging
 import multiprocessing.util
-import os
-import queue
 import sys
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
+from contextvars import ContextVar
 from typing import Any, Final, Literal, TextIO
 
 import structlog
 
 from supervisor.dsn import HIDDEN, SECRET_KEYWORDS, mask
+from supervisor.lines import Lines
 
-__all__ = ["Lines", "Repeats", "configure", "dropped_lines", "flush", "get_logger", "mask"]
+__all__ = [
+    "Repeats",
+    "add_source",
+    "bind",
+    "bind_process",
+    "configure",
+    "dropped_lines",
+    "enabled",
+    "flush",
+    "get_logger",
+    "mask",
+]
 
-MAX_LINES: Final = 4_000
 MAX_TEXT: Final = 8_000  # characters of one value: a traceback fits, a dump does not
 MAX_LINE: Final = 64_000
 
 Level = Literal["debug", "info", "warning", "error"]
+Fields = Callable[[], Mapping[str, Any]]
+
+_ORDER: Final = ("timestamp", "level", "event")
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}  # not given by `extra=`
+
+_process: dict[str, Any] = {}
+_bound: ContextVar[Fields | None] = ContextVar("supervisor_log_fields", default=None)
+_sources: list[Fields] = []
 
 
-class Lines:
-    """Lines on their way to a file descriptor. `put` never waits; what does not fit is counted and dropped.
+def bind_process(**fields: Any) -> None:
+    """From now on each line of this process carries *fields*."""
+    _process.update(fields)
 
-    After a fork the child has an empty queue and its own thread.
+
+def bind(fields: Fields) -> None:
+    """From here on each line of this context (asyncio task, or thread) carries what *fields* returns.
+
+    It is called for each line and not before: binding costs the same for a job that logs nothing.
     """
-
-    def __init__(self, fd: int, *, limit: int = MAX_LINES) -> None:
-        self._fd = fd
-        self._file = _identity(fd)
-        self._limit = limit
-        self._closed = False
-        self.dropped = 0
-        self._fresh()
-        os.register_at_fork(after_in_child=self._fresh)
-
-    def _fresh(self) -> None:
-        # SimpleQueue.put may be interrupted by itself (a signal handler that logs); Queue.put may not.
-        self._queue: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.RLock()
-        self._told = self.dropped
-
-    def put(self, line: str) -> None:
-        if self._closed:
-            return
-        if self._queue.qsize() >= self._limit:
-            with self._lock:
-                self.dropped += 1
-            return
-        self._queue.put(line.encode("utf-8", "backslashreplace") + b"\n")
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._start()
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
-        try:
-            thread.start()
-        except (RuntimeError, MemoryError):
-            return  # no more threads here: the line waits for the next one, and whoever logs is not hurt
-        self._thread = thread
-
-    def flush(self, timeout: float = 1.0) -> bool:
-        """Wait until the lines put so far are written; False if *timeout* seconds were not enough."""
-        if self._thread is None:
-            return True
-        done = threading.Event()
-        self._queue.put(done)
-        return done.wait(timeout)
-
-    def close(self) -> None:
-        self.flush()
-        self._closed = True
-
-    def _run(self) -> None:
-        while True:
-            item = self._queue.get()
-            if isinstance(item, threading.Event):
-                item.set()
-                continue
-            missed = self.dropped - self._told
-            if missed and self._queue.qsize() < self._limit // 2:
-                self._told += missed
-                item = (_render({"event": "log.dropped", "level": "warning", "lines": missed}) + "\n").encode() + item
-            self._write(item)
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                if _identity(self._fd) != self._file:
-                    # A handler closed it, and something else got the number: a database connection, perhaps.
-                    self.dropped += 1
-                    return
-                view = view[os.write(self._fd, view) :]
-            except BlockingIOError:  # someone made the pipe non-blocking; waiting is this thread's work
-                time.sleep(0.02)
-            except OSError:  # closed pipe, full disk: there is nowhere left to tell
-                self.dropped += 1
-                return
+    _bound.set(fields)
 
 
-def _identity(fd: int) -> tuple[int, int]:
-    """Which file *fd* leads to."""
-    found = os.fstat(fd)
-    return found.st_dev, found.st_ino
+def add_source(fields: Fields) -> None:
+    """From now on each line of this process carries what *fields* returns when the line is written."""
+    if fields not in _sources:
+        _sources.append(fields)
+
+
+def enabled(level: Level) -> bool:
+    """Whether lines of *level* are written: to ask before one is made, where jobs pass by the thousand."""
+    return logging.getLevelNamesMapping()[level.upper()] >= _least
+
+
+def _bound_fields() -> dict[str, Any]:
+    bound = _bound.get()
+    found = dict(_process)
+    if bound is not None:
+        found.update(bound())
+    for source in _sources:
+        found.update(source())
+    return found
 
 
 class Repeats:
@@ -159,6 +120,19 @@ class Repeats:
             self._seen.popitem(last=False)
         return held
 
+    def overdue(self, *, all_: bool = False) -> list[tuple[object, int]]:
+        """The keys that have held some back and are quiet since, with how many; told by this, they start anew.
+
+        With *all_* also those whose interval has not passed: before the process ends.
+        """
+        now = self._now()
+        found = [
+            (key, held) for key, (last, held) in self._seen.items() if held and (all_ or now - last >= self._every_s)
+        ]
+        for key, _ in found:
+            self._seen[key] = (now, 0)
+        return found
+
     def tell(self, method: Callable[..., Any], event: str, **fields: Any) -> None:
         """Log *event* by *method* unless it had its turn; `suppressed` says how many were held back."""
         held = self.allow(event)
@@ -180,7 +154,7 @@ def configure(
         format: auto is console on a terminal, else json.
         stream: Something with a file descriptor; None means stderr.
     """
-    global _lines, _renderer
+    global _lines, _renderer, _least
     out = stream or sys.stderr
     out.flush()
     terminal = out.isatty()
@@ -192,21 +166,21 @@ def configure(
         _renderer = structlog.dev.ConsoleRenderer(
             colors=terminal, exception_formatter=structlog.dev.plain_traceback, pad_event_to=28
         )
-    _lines = Lines(out.fileno())
-    least = getattr(logging, level.upper())
+    _lines = Lines(out.fileno(), notice=_dropped_notice)
+    _least = getattr(logging, level.upper())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             lambda logger, _method, event: _render({**event, "logger": logger.name}),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
+        wrapper_class=structlog.make_filtering_bound_logger(_least),
         logger_factory=_Sink,
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
     root.handlers[:] = [_StandardLibrary()]
-    root.setLevel(least)
+    root.setLevel(_least)
     # Ends of a service and of a worker process: the latter leaves by os._exit, past atexit.
     multiprocessing.util.Finalize(None, flush, exitpriority=100)
 
@@ -222,6 +196,7 @@ def dropped_lines() -> int:
 
 
 _lines: Lines | None = None
+_least = logging.INFO
 _renderer: Callable[[Any, str, MutableMapping[str, Any]], str | bytes] = structlog.processors.JSONRenderer()
 _stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
 atexit.register(flush)
@@ -247,10 +222,17 @@ class _StandardLibrary(logging.Handler):
             fields["logger"] = record.name
             if record.exc_info:
                 fields["exc_info"] = record.exc_info
+            for key, value in vars(record).items():  # what `extra=` gave
+                if key not in _STANDARD:
+                    fields.setdefault(key, value)
             if _lines is not None:
                 _lines.put(_render(fields))
         except Exception:  # a broken __str__ of an argument: the record is lost, the caller is not
             self.format_failed = True
+
+
+def _dropped_notice(lines: int) -> str:
+    return _render({"event": "log.dropped", "level": "warning", "lines": lines})
 
 
 def _render(fields: MutableMapping[str, Any]) -> str:
@@ -258,7 +240,9 @@ def _render(fields: MutableMapping[str, Any]) -> str:
     try:
         fields = _stamp(None, "", fields)
         fields = structlog.processors.format_exc_info(None, "", fields)
-        ordered = {key: fields[key] for key in ("timestamp", "level", "event") if key in fields} | dict(fields)
+        ordered = {key: fields[key] for key in _ORDER if key in fields} | dict(fields)
+        for key, value in _bound_fields().items():
+            ordered.setdefault(key, value)
         clean = {key: _clean(key, value) for key, value in ordered.items()}
         line = _renderer(None, "", clean)
         if len(line) > MAX_LINE:

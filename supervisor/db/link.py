@@ -17,6 +17,7 @@ Elsewhere: the statements (jobs.py, tend.py); waiting for notifications (listene
 """
 
 import asyncio
+import contextvars
 import os
 import socket
 import threading
@@ -257,7 +258,8 @@ class HandlerPools:
                 configure=_configure_async,
                 name="handlers",
             )
-            await self._async.open()
+            # Its helpers outlive this job, and must not carry its context variables.
+            await asyncio.get_running_loop().create_task(self._async.open(), context=contextvars.Context())
         pool = self._async
         # The pool never meets a cancellation: interrupted while it hands a connection over or takes one
         # back, it would lose the connection for good, or (Python 3.11) the cancellation.
@@ -287,7 +289,8 @@ class HandlerPools:
         """The pool for handlers that run in threads."""
         with self._lock:
             if self._sync is None:
-                self._sync = ConnectionPool(
+                self._sync = contextvars.Context().run(
+                    ConnectionPool,
                     self._conninfo,
                     min_size=0,
                     max_size=self._size,

@@ -33,6 +33,7 @@ from supervisor.wire.board import Board
 from supervisor.worker.marks import Marks
 from supervisor.worker.run import Run
 from supervisor.worker.session import Session
+from supervisor.worker.told import Told
 
 _MOST_RESULTS: Final = 500
 _MOST_TURNS: Final = 30
@@ -95,6 +96,7 @@ class Exchange:
         self._doubtful: list[tuple[int, int, bool]] = []
         self._ack_batch = _MOST_RESULTS
         self._repeats = Repeats()
+        self._told = Told()
         self._failures = 0
         self.jobs_done = 0
         self.released = 0
@@ -157,6 +159,10 @@ class Exchange:
         self._closing = True
         self._event.set()
 
+    def tick(self) -> None:
+        """Now and then: what the log owes is told."""
+        self._told.tell_held_back()
+
     @property
     def unstored(self) -> int:
         """Results waiting."""
@@ -178,6 +184,7 @@ class Exchange:
                 self._interrupted()
                 continue
             if self._closing:
+                self._told.tell_held_back(all_=True)
                 return
 
     async def _attempt(self) -> None:
@@ -305,6 +312,10 @@ class Exchange:
         if answer.lost:
             lost = set(answer.lost)
             self._report_lost([run for run in done if run.job.id in lost])
+        if self._told.each:
+            for run in done:
+                if run.job.id not in answer.lost:
+                    self._told.done(run)
         for run in done:
             self._board.free(run.entry)
             self._in_doubt.discard(run.job.id)
@@ -359,7 +370,7 @@ class Exchange:
             self._want = (
                 True  # nobody is notified of a retry: the next claim that comes back short tells when it is due
             )
-        answered = {item.id for item in settled}
+        answered = {item.id: item for item in settled}
         lost = [run for run in batch if run.job.id not in answered]
         if lost:
             self._report_lost(lost)
@@ -368,6 +379,8 @@ class Exchange:
         for run in batch:
             self._board.free(run.entry)
             self._in_doubt.discard(run.job.id)
+            if run.job.id in answered:
+                self._told.stored(run, answered[run.job.id])
             if run.outcome is not None and not run.started:
                 self.released += 1
                 metrics().released.labels(run.outcome.reason or run.outcome.event).inc()

@@ -10,13 +10,15 @@
 Always true: a job leaves the backlog once: it is started or it is given back. No job starts after this
 worker's lease may have passed. A suspect runs alone. Whatever a handler raises, SystemExit included, is
 that job's outcome. Each start and each end is on the scoreboard before anything else happens. A job for
-which there is no thread or no memory is given back untouched, and nothing starts for a moment.
+which there is no thread or no memory is given back untouched, and nothing starts for a moment. Each run has
+context variables of its own: what a handler sets there, no other run and no part of the worker sees.
 
 Elsewhere: writing results (exchange.py); what a handler's Job can do (run.py); killing a worker whose
 handler ignores its deadline (parent/deadlines.py).
 """
 
 import asyncio
+import contextvars
 import json
 import math
 import time
@@ -28,7 +30,7 @@ from supervisor.clock import to_ns
 from supervisor.db.jobs import ClaimedJob
 from supervisor.errors import LeaseLost, UnknownKind
 from supervisor.handler import Handler, Job
-from supervisor.log import Repeats, get_logger
+from supervisor.log import Repeats, bind, enabled, get_logger
 from supervisor.metrics import metrics
 from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
@@ -92,6 +94,8 @@ class Executor:
         self._moved_at = time.monotonic()  # when a slot last came free or was filled
         self._recheck: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._tells_starts = enabled("debug")
+        self._outside = contextvars.copy_context()  # of any job
         self._threads = Threads(self._loop)
         self._resumes: asyncio.TimerHandle | None = None  # set while nothing starts for want of threads or memory
         self._repeats = Repeats(5.0)
@@ -251,13 +255,16 @@ class Executor:
         self.running[job.id] = run
         self._moved_at = run.started
         self._board.start(run.entry, 0 if timeout is None else to_ns(deadline + handler.kill_after))
+        if self._tells_starts:
+            log.debug("job.started", **run.log_fields())
         if timeout is not None:
             run.timer = self._loop.call_later(min(timeout, _FOR_EVER_S), run.stop, "timeout")
         if handler.is_async:
-            run.task = self._loop.create_task(self._run_async(run, handler))
+            run.task = self._loop.create_task(self._run_async(run, handler), context=self._outside.copy())
             run.task.add_done_callback(lambda _: self._never_ran(run))
         else:
-            run.task = self._threads.submit(lambda _: self._returned(run), self._run_sync, run, handler)
+            call = self._outside.copy().run
+            run.task = self._threads.submit(lambda _: self._returned(run), call, self._run_sync, run, handler)
 
     def _context(self, run: Run, deadline: float | None) -> Job:
         """What the handler may know of this run; made only for handlers that ask for it."""
@@ -279,6 +286,7 @@ class Executor:
 
     async def _run_async(self, run: Run, handler: Handler[Any]) -> None:
         try:
+            bind(run.log_fields)
             arguments = handler.bind(run.job.payload, run.context)
             await handler.fn(**arguments)
             outcome = Outcome.done()
@@ -287,7 +295,7 @@ class Executor:
         run.ended = time.monotonic()
         run.outcome = outcome
         self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
-        self._returned(run)
+        self._outside.copy().run(self._returned, run)  # which starts the next
 
     def _never_ran(self, run: Run) -> None:
         """A task that is cancelled before its first step ends without having run a line of the above."""
@@ -299,6 +307,7 @@ class Executor:
 
     def _run_sync(self, run: Run, handler: Handler[Any]) -> None:
         try:
+            bind(run.log_fields)
             arguments = handler.bind(run.job.payload, run.context)
             handler.fn(**arguments)
             outcome = Outcome.done()

@@ -92,6 +92,7 @@ def run_worker(config: WorkerConfig, sock: socket.socket, board: Board) -> None:
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         log.configure(settings.log_format, settings.log_level)
+        log.bind_process(worker=f"{config.name}/{config.slot}", slot=config.slot)
         metrics.setup(config.metrics_dir, f"w{config.slot}")
         faulthandler.enable(board.fault_fd())
         board.set_header(pid=os.getpid(), rss=_rss(), state=WorkerState.STARTING)
@@ -431,6 +432,7 @@ class Worker:
             self._board.set_header(running=running, ended=self._exchange.jobs_done, rss=rss)
             numbers.slots_busy.set(running)
             self._executor.unstick()
+            self._exchange.tick()
             for state, count in pools.stats().items():
                 numbers.pool_connections.labels(state).set(count)
             await asyncio.sleep(_TICK_S)

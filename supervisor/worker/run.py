@@ -68,6 +68,11 @@ class Run:
         self.unsure = False
         """It was told to, and whether it did is not known: the answer to the commit was lost."""
 
+    def log_fields(self) -> dict[str, Any]:
+        """What each log line about this run carries, and each that its handler writes."""
+        job = self.job
+        return {"job_id": job.id, "kind": job.kind, "queue": job.queue, "attempt": job.attempt}
+
     def ack(self) -> Ack:
         """Its acknowledgement."""
         return Ack(self.job.id, self.job.token, max(0.0, (self.ended or time.monotonic()) - self.started))

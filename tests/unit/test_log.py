@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from supervisor import dsn, log
+from supervisor.lines import Lines
 from tests.support.waiting import wait_until
 from tests.unit.test_settings import PASSWORDS, quoted
 
@@ -251,12 +252,26 @@ def test_repeats_are_told_once_a_second_with_their_number() -> None:
     assert len(repeats._seen) <= 2
 
 
+def test_repeats_that_stop_still_owe_their_number() -> None:
+    now = 100.0
+    repeats = log.Repeats(now=lambda: now)
+    for _ in range(5):
+        repeats.allow("flood")
+    repeats.allow("once")
+    assert repeats.overdue() == []
+    now = 101.0
+    assert repeats.overdue() == [("flood", 4)]
+    assert repeats.overdue(all_=True) == []
+    repeats.allow("flood")
+    assert repeats.overdue(all_=True) == [("flood", 1)]
+
+
 def test_a_line_for_which_no_thread_can_be_started_hurts_nobody_and_comes_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It once raised in whoever logged, which lost that one's work; and the writer was never started again."""
     reading, writing = os.pipe()
-    writer = log.Lines(writing)
+    writer = Lines(writing)
 
     def refused(_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -274,7 +289,7 @@ def test_a_line_for_which_no_thread_can_be_started_hurts_nobody_and_comes_later(
 def test_a_number_that_leads_elsewhere_now_gets_no_line() -> None:
     """A handler may close fd 2; the next database connection gets its number, and must not get the log."""
     reading, writing = os.pipe()
-    writer = log.Lines(writing)
+    writer = Lines(writing)
     writer.put("first")
     assert writer.flush(5)
     other_reading, other_writing = os.pipe()
