@@ -9,7 +9,8 @@ up, not by cancelling: the driver would first ask the server to cancel, and a se
 of reach does not answer that either.
 
 Always true: sessions run at READ COMMITTED whatever the role's default is (behind a transaction pooler the
-role's default must be that: a statement there says so if it is not); a connection that failed
+role's default must be that: a statement there says so if it is not); a server that takes no writes any more,
+be it a standby or told to refuse them, is left, never overruled; a connection that failed
 with a connection error is not used again; what is raised says whether the server may have done the
 work: DatabaseUnavailable.unsure is true when the statement had been sent.
 
@@ -29,6 +30,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from supervisor.errors import DatabaseUnavailable, SessionClosed
@@ -48,7 +50,6 @@ IDLE_MS: Final = 10_000
 # Returns no row, and sets nothing, where the session is not ours: see _set_up.
 _SETUP: Final = (
     "select set_config('default_transaction_isolation', 'read committed', false), "
-    "set_config('default_transaction_read_only', 'off', false), "
     "set_config('idle_in_transaction_session_timeout', '0', false), "
     # The server is to notice too when this side has vanished: what it holds locked nobody else can recover.
     "set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false), "
@@ -80,7 +81,7 @@ def service_conninfo(conninfo: str, application_name: str, connect_timeout_s: fl
     return make_conninfo(conninfo, **{key: value for key, value in wanted.items() if key not in given})
 
 
-def hang_up(conn: AsyncConnection) -> None:
+def hang_up(conn: AsyncConnection | Connection) -> None:
     """End *conn* without asking the server: whoever waits for its answer is told at once that it is gone."""
     with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(conn.fileno())) as sock:
         sock.shutdown(socket.SHUT_RDWR)
@@ -133,6 +134,25 @@ async def _set_up(conn: AsyncConnection, statement_timeout: str) -> None:
     done = await conn.execute(_SETUP, (statement_timeout, conn.info.backend_pid), prepare=False)
     if await done.fetchone() is None:
         conn.prepare_threshold = None
+
+
+_REFUSES: Final = "select current_setting('transaction_read_only')::bool"
+
+
+async def check_writable(conn: AsyncConnection) -> None:
+    """See that *conn* answers and that its server still takes writes: after a failover it may only be healthy.
+
+    Raises:
+        DatabaseUnavailable: it does not; look for another server.
+        psycopg.Error: it does not answer.
+    """
+    row = await (await conn.cursor(row_factory=tuple_row).execute(_REFUSES, prepare=False)).fetchone()
+    _judge_writable(row)
+
+
+def _judge_writable(row: tuple[Any, ...] | None) -> None:
+    if row is None or row[0]:
+        raise DatabaseUnavailable("the server takes no writes any more", unsure=False)
 
 
 class Link:
@@ -254,7 +274,7 @@ class HandlerPools:
                 timeout=self._timeout_s,
                 max_idle=60,
                 open=False,
-                check=AsyncConnectionPool.check_connection,
+                check=_check_async,
                 configure=_configure_async,
                 name="handlers",
             )
@@ -297,7 +317,7 @@ class HandlerPools:
                     timeout=self._timeout_s,
                     max_idle=60,
                     open=True,
-                    check=ConnectionPool.check_connection,
+                    check=_check_sync,
                     configure=_configure_sync,
                     name="handlers",
                 )
@@ -335,6 +355,27 @@ def _configure_sync(conn: Connection) -> None:
         conn.prepare_threshold = None
     conn.autocommit = False
     conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+
+async def _check_async(conn: AsyncConnection) -> None:
+    """Before a pooled connection is lent: closed, it is replaced by the pool; a healthy one would be kept."""
+    try:
+        await conn.set_autocommit(True)
+        await check_writable(conn)
+        await conn.set_autocommit(False)
+    except BaseException:
+        await conn.close()
+        raise
+
+
+def _check_sync(conn: Connection) -> None:
+    try:
+        conn.autocommit = True
+        _judge_writable(conn.cursor(row_factory=tuple_row).execute(_REFUSES, prepare=False).fetchone())
+        conn.autocommit = False
+    except BaseException:
+        conn.close()
+        raise
 
 
 def first_line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ a connection of its own, and waits for it: a transaction-mode pooler accepts LIS
 nothing but what the listening connection itself sends.
 
 Always true: `run` ends only when cancelled. A dead connection object is never used again. A half-open
-connection is found by a timed probe, not only by keepalives.
+connection, or one to a server that takes no writes any more, is found by a timed probe, not only by keepalives.
 
 Elsewhere: what a notification means (parent/waker.py).
 """
@@ -23,7 +23,7 @@ from typing import Final
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from supervisor.db.link import answered, connect, first_line, service_conninfo
+from supervisor.db.link import answered, check_writable, connect, first_line, service_conninfo
 from supervisor.db.statements import channel
 from supervisor.errors import DatabaseUnavailable
 
@@ -108,7 +108,8 @@ class Listener:
         while True:
             async for notice in conn.notifies(timeout=PROBE_EVERY_S):
                 self._deliver(notice.payload)
-            await answered(conn, conn.execute("select 1"), PROBE_TIMEOUT_S)
+            # Answers alone are not enough: on a server that lost its role nobody sends notifications any more.
+            await answered(conn, check_writable(conn), PROBE_TIMEOUT_S)
 
     async def _hear(self, conn: AsyncConnection, nonce: str) -> bool:
         heard, until = False, time.monotonic() + SELF_TEST_S

@@ -49,8 +49,10 @@ class Load(threading.Thread):
                 if conn is None or conn.closed:
                     conn = psycopg.connect(self._db.conninfo, autocommit=True, connect_timeout=5)
                 self.jobs += [job.id for job in enqueue_many(conn, [NewJob(self._kind)] * batch)]
-            except psycopg.OperationalError:
+            except psycopg.Error:  # away, or up and refusing to write
                 self.unsure += batch
+                if conn is not None:
+                    conn.close()
                 conn = None
         if conn is not None:
             conn.close()

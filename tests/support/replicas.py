@@ -1,6 +1,7 @@
 """A primary and a synchronous standby, for failovers: PostgreSQL 15 from the system, which brings pg_basebackup.
 
     start --> primary serves, standby follows --kill_primary--> --promote--> the standby serves
+                                              --rejoin--> the old primary is back at its address, as a standby
 
 Always true: a commit that the primary acknowledged is on the standby too (synchronous replication).
 """
@@ -42,10 +43,15 @@ class Replicas:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
-    def conninfo(self) -> str:
-        """The address for the service."""
+    def address(self) -> str:
+        """Both servers, and no word of what is asked of them: a service adds by itself that it needs to write."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
-        return f"postgresql://postgres@{hosts}/{DBNAME}?target_session_attrs=read-write&connect_timeout=2"
+        return f"postgresql://postgres@{hosts}/{DBNAME}?connect_timeout=2"
+
+    @property
+    def conninfo(self) -> str:
+        """The same for any client: the one of the two that takes writes."""
+        return f"{self.address}&target_session_attrs=read-write"
 
     def __enter__(self) -> Self:
         try:
@@ -73,6 +79,12 @@ class Replicas:
             )  # fmt: skip
         wait_until(lambda: self._answers(number), 30, f"server {number} answers")
 
+    def sessions(self, number: int, application_name: str) -> list[int]:
+        """The server processes of the sessions on one of the two whose name is like *application_name*."""
+        with self.connect(number, "postgres") as conn:
+            like = "select pid from pg_stat_activity where application_name like %s"
+            return [int(row[0]) for row in conn.execute(like, [application_name]).fetchall()]
+
     def _answers(self, number: int) -> bool:
         try:
             self.connect(number, "postgres").close()
@@ -95,16 +107,7 @@ class Replicas:
         with (data / "postgresql.conf").open("a") as file:
             file.write(f"{_CONFIG}port = {self.ports[0]}\n")
         self._serve(0)
-        with self.connect(0, "postgres") as conn:
-            conn.execute("set synchronous_commit = local")
-            conn.execute("select pg_create_physical_replication_slot('standby')")
-        self._run(
-            "pg_basebackup", "-D", str(self.base / "data1"), "-R", "-X", "stream", "-S", "standby", "-c", "fast",
-            "-d", f"host=127.0.0.1 port={self.ports[0]} user=postgres application_name=standby",
-        )  # fmt: skip
-        with (self.base / "data1" / "postgresql.conf").open("a") as file:
-            file.write(f"port = {self.ports[1]}\n")
-        self._serve(1)
+        self._follow(1, leader=0, name="standby")
         with self.connect(0, "postgres") as conn:
             wait_until(
                 lambda: (
@@ -115,6 +118,20 @@ class Replicas:
                 "the standby follows",
             )
             conn.execute(f"create database {DBNAME}")
+
+    def _follow(self, number: int, *, leader: int, name: str) -> None:
+        """Make server *number* anew, as a standby of the other."""
+        with self.connect(leader, "postgres") as conn:
+            conn.execute("set synchronous_commit = local")
+            conn.execute("select pg_create_physical_replication_slot(%s)", [name])
+        data = self.base / f"data{number}"
+        self._run(
+            "pg_basebackup", "-D", str(data), "-R", "-X", "stream", "-S", name, "-c", "fast",
+            "-d", f"host=127.0.0.1 port={self.ports[leader]} user=postgres application_name={name}",
+        )  # fmt: skip
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(f"port = {self.ports[number]}\n")
+        self._serve(number)
 
     def kill_primary(self) -> None:
         """The primary's machine is lost."""
@@ -129,6 +146,11 @@ class Replicas:
             conn.execute("alter system set synchronous_standby_names = ''")
             conn.execute("select pg_reload_conf()")
         return time.monotonic() - began
+
+    def rejoin(self) -> None:
+        """The lost machine comes back at its old address and follows the new primary, as cluster managers do it."""
+        shutil.rmtree(self.base / "data0")
+        self._follow(0, leader=1, name="returned")
 
     def close(self) -> None:
         for process in self._running.values():
