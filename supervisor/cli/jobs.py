@@ -56,13 +56,13 @@ def list_(
     """List jobs, latest first."""
     from supervisor.cli import output
     from supervisor.cli.service import connection, load
-    from supervisor.db import operate
+    from supervisor.db import browse
 
     wanted = chosen(status, STATUSES, queue, kind)
     settings = load(database_url=database_url, schema=schema)
     with connection(settings) as conn:
-        rows = operate.list_jobs(conn, settings.schema_, wanted, before=before, limit=limit)
-    following = rows[-1].id if len(rows) == limit else None
+        found = browse.page(conn, settings.schema_, browse.Search(wanted), before=before, limit=limit)
+    rows, following = found.rows, found.older
     if as_json:
         output.print_json({"jobs": [asdict(row) for row in rows], "next_before": following})
         return

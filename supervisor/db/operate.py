@@ -1,12 +1,13 @@
-"""What operators ask and order, one typed function per statement: lists, one job, retry, cancel.
+"""What operators ask and order, one typed function per statement: one job, retry, cancel, reschedule.
 
-Used by the command line on a plain, synchronous connection that lives as long as one command.
+Used by the command line on a plain, synchronous connection that lives as long as one command, and by the
+dashboard on connections of its own (desk.py).
 
 Always true: every statement has a time limit, and a page or a batch costs what it holds, not what the queue
 holds. What is raised is a SupervisorError of one line.
 
-Elsewhere: the state of the whole (overview.py); what workers and parents send (jobs.py, tend.py); how it is
-shown (cli/).
+Elsewhere: the state of the whole (overview.py); lists of jobs (browse.py); what workers and parents send
+(jobs.py, tend.py); how it is shown (cli/, dashboard/).
 """
 
 import json
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import Connection, errors
-from psycopg.rows import class_row, dict_row, tuple_row
+from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import set_json_loads
 
 from supervisor.db.link import first_line, service_conninfo
@@ -51,26 +52,6 @@ class StatementRefused(SupervisorError):
         if self.sqlstate == "42501":
             return f"the database refused: {self.reason}{code}: grant it to this role, or use one that has it"
         return f"the database refused: {self.reason}{code}"
-
-
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """A line of a list of jobs."""
-
-    id: int
-    status: str
-    queue: str
-    kind: str
-    priority: int
-    attempts: int
-    max_attempts: int
-    crashes: int
-    run_at: datetime
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    reason: str | None
-    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +100,14 @@ def refusals(schema: str) -> Iterator[None]:
         raise StatementRefused(first_line(error), error.sqlstate) from error
 
 
-def list_jobs(conn: Connection, schema: str, wanted: Filter, *, before: int | None, limit: int) -> list[JobRow]:
-    """A page of jobs with ids below *before*, latest first."""
-    with conn.cursor(row_factory=class_row(JobRow)) as cur:
-        parameters = {**wanted.parameters(), "before": before, "limit": limit}
-        return cur.execute(statement("list_jobs", schema), parameters).fetchall()
+def show_job(conn: Connection, schema: str, job_id: int, *, most: int | None = None) -> dict[str, Any] | None:
+    """All that is known of one job, by the names of the view `jobs`; None if there is no such job.
 
-
-def show_job(conn: Connection, schema: str, job_id: int) -> dict[str, Any] | None:
-    """All that is known of one job, by the names of the view `jobs`; None if there is no such job."""
+    `payload_bytes` and `headers_bytes` are what they take up; one that takes up more than *most* is None.
+    """
     with conn.cursor(row_factory=dict_row) as cur:
         set_json_loads(_shown, cur)
-        return cur.execute(statement("show_job", schema), {"id": job_id}).fetchone()
+        return cur.execute(statement("show_job", schema), {"id": job_id, "most": most}).fetchone()
 
 
 def _shown(text: str | bytes) -> Any:
@@ -164,7 +141,7 @@ def retry(conn: Connection, schema: str, ids: Sequence[int]) -> tuple[list[int],
     An id in neither was not among the dead letters.
     """
     try:
-        with conn.cursor(row_factory=tuple_row) as cur:
+        with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
             return [row[0] for row in cur.execute(statement("retry_job", schema), {"ids": list(ids)}).fetchall()], []
     except errors.UniqueViolation:
         if len(ids) == 1:
@@ -185,9 +162,22 @@ def cancel(conn: Connection, schema: str, ids: Sequence[int]) -> dict[int, str]:
     tries = 0
     while True:
         try:
-            with conn.cursor(row_factory=tuple_row) as cur:
+            with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
                 return dict(cur.execute(statement("cancel_job", schema), {"ids": list(ids)}).fetchall())
         except errors.DeadlockDetected:
             tries += 1
             if tries == _TRIES:
                 raise
+
+
+def reschedule(
+    conn: Connection, schema: str, ids: Sequence[int], *, at: datetime | None = None, delay_s: float | None = None
+) -> dict[int, datetime]:
+    """Give queued jobs another time, *at* a point or *delay_s* from now; neither, or the past, means now.
+
+    Returns:
+        The new time of each. A missing id was not queued: it runs, it has ended, or it never was.
+    """
+    with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
+        parameters = {"ids": list(ids), "at": at, "delay_s": delay_s}
+        return dict(cur.execute(statement("reschedule_job", schema), parameters).fetchall())

@@ -20,10 +20,11 @@ MOST_COUNTED: Final = 10_000
 """Counts stop here, per lane; there may be more than what they tell."""
 _LIMIT: Final = {"limit": MOST_COUNTED + 1}
 _RUNNING_TIMEOUT: Final = "2s"
-_PLANS: Final = (
+PLANS: Final = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), "
     "set_config('enable_sort', 'off', true), set_config('jit', 'off', true)"
 )
+"""Pins plans for the rest of a transaction."""
 
 
 @dataclass(slots=True)
@@ -78,39 +79,50 @@ class DeadJob:
     last_error: str | None
 
 
-def depths(conn: Connection, schema: str) -> list[QueueDepth]:
-    """Every queue in use with its counts, bounded, by name."""
+def depths(conn: Connection, schema: str, *, most: int = MOST_COUNTED, running: bool = True) -> list[QueueDepth]:
+    """Every queue in use with its counts, bounded, by name.
+
+    Args:
+        most: Counts stop here, per lane.
+        running: Count what runs too; else it is None.
+    """
     # Lanes are registered by the parents; where none runs, by whoever looks. A reader without the right to skips it.
-    with suppress(errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
+    with suppress(errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction), conn.transaction():
         conn.execute(statement("discover", schema))
     found: dict[str, QueueDepth] = {}
     with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-        cur.execute(_PLANS)
-        for queue, _, due, scheduled, waited in cur.execute(statement("lane_depths", schema), _LIMIT).fetchall():
-            depth = found.setdefault(queue, QueueDepth(queue))
-            depth.due += min(due, MOST_COUNTED)
-            depth.scheduled += min(scheduled, MOST_COUNTED)
+        cur.execute(PLANS)
+        limit = {"limit": most + 1}
+        for queue, _, due, scheduled, waited in cur.execute(statement("lane_depths", schema), limit).fetchall():
+            depth = found.setdefault(queue, QueueDepth(queue, running=0 if running else None))
+            depth.due += min(due, most)
+            depth.scheduled += min(scheduled, most)
             if waited is not None:
                 depth.oldest_due_s = max(waited, depth.oldest_due_s or 0.0)
             for name, count in (("due", due), ("scheduled", scheduled)):
-                if count > MOST_COUNTED and name not in depth.at_least:
+                if count > most and name not in depth.at_least:
                     depth.at_least.append(name)
+    if running:
+        _running(conn, schema, found)
+    with conn.cursor(row_factory=tuple_row) as cur:
+        for queue, count in cur.execute(statement("dead_depths", schema), _LIMIT).fetchall():
+            depth = found.setdefault(queue, QueueDepth(queue, running=0 if running else None))
+            depth.dead = min(count, MOST_COUNTED)
+            if count > MOST_COUNTED:
+                depth.at_least.append("dead")
+    return [found[queue] for queue in sorted(found)]
+
+
+def _running(conn: Connection, schema: str, found: dict[str, QueueDepth]) -> None:
     try:
         with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-            cur.execute(_PLANS)
+            cur.execute(PLANS)
             cur.execute("select set_config('statement_timeout', %s, true)", (_RUNNING_TIMEOUT,))
             for queue, count in cur.execute(statement("running_depths", schema), _LIMIT).fetchall():
                 found.setdefault(queue, QueueDepth(queue)).running = count
     except errors.QueryCanceled:
         for depth in found.values():
             depth.running = None
-    with conn.cursor(row_factory=tuple_row) as cur:
-        for queue, count in cur.execute(statement("dead_depths", schema), _LIMIT).fetchall():
-            depth = found.setdefault(queue, QueueDepth(queue))
-            depth.dead = min(count, MOST_COUNTED)
-            if count > MOST_COUNTED:
-                depth.at_least.append("dead")
-    return [found[queue] for queue in sorted(found)]
 
 
 def ended(conn: Connection, schema: str) -> Ended:

@@ -1,43 +1,62 @@
--- list_jobs: a page of jobs, latest first.
+-- list_jobs: jobs of a range of ids, latest first.
 --
--- Params   before: only ids below it (the last id of the page before); null starts at the latest.
---          statuses: text[] of queued, running, done, dead, cancelled. scheduled: of the queued ones, only
---          those due later (true), or all (null). queue, kind: null takes any. limit: the page's size.
--- Returns  id, status, queue, kind, priority, attempts, max_attempts, crashes, run_at, created_at,
---          started_at, finished_at, reason, last_error; empty past the last page.
+-- A range, since a filter that fits few rows would else read all of them: of each table, the next *window*
+-- rows below *before* are looked at, and what fits among them is returned. The caller goes on from the edge.
+-- Params   before: only ids below it; null starts at the latest. living, buried, done: whether job,
+--          dead_letter, history are looked at. queued, running, dead, cancelled: which statuses of them fit.
+--          scheduled: of the queued ones, only those due later (true), or all (null). queue, kind: null takes
+--          any. holds: jsonb that the payload contains; says: text that stands in the payload as JSON, in lower
+--          case; null takes any. window: rows of each table; at least 1. limit: the most rows returned.
+-- Returns  edge: the lowest id that was looked at in every table; null: there is nothing below. looked: rows
+--          looked at. Then the job: id, status, queue, kind, priority, attempts, max_attempts, crashes, run_at,
+--          created_at, started_at, finished_at, reason, last_error. Always one row at least: id is null when
+--          nothing fits.
 -- Locks    none.
--- Index    job_pkey, dead_letter_pkey, history_id, each from its upper end. Each part is limited by itself,
---          so a page costs the same at any depth unless a filter fits few rows.
-select x.* from (
-    (select j.id, case when j.lease is null then 'queued' else 'running' end as status, j.queue, j.kind,
-            (case when j.suspect then j.priority - 1000 else j.priority end)::smallint as priority,
-            j.attempts, j.max_attempts, j.crashes, j.run_at, j.created_at, j.started_at, null::timestamptz as finished_at,
-            null::text as reason, left(j.last_error, 2000) as last_error
-       from {schema}.job j
-      where (%(before)s::bigint is null or j.id < %(before)s::bigint)
-        and ((j.lease is null and 'queued' = any (%(statuses)s::text[]))
-             or (j.lease is not null and 'running' = any (%(statuses)s::text[])))
-        and (%(scheduled)s::boolean is null or j.run_at > now())
-        and (%(queue)s::text is null or j.queue = %(queue)s)
-        and (%(kind)s::text is null or j.kind = %(kind)s)
-      order by j.id desc limit %(limit)s)
-    union all
-    (select d.id, d.status, d.queue, d.kind, d.priority, d.attempts, d.max_attempts, d.crashes, d.run_at, d.created_at,
-            d.started_at, d.finished_at, d.reason, left(d.last_error, 2000)
-       from {schema}.dead_letter d
-      where (%(before)s::bigint is null or d.id < %(before)s::bigint)
-        and d.status = any (%(statuses)s::text[])
-        and (%(queue)s::text is null or d.queue = %(queue)s)
-        and (%(kind)s::text is null or d.kind = %(kind)s)
-      order by d.id desc limit %(limit)s)
-    union all
-    (select h.id, 'done', h.queue, h.kind, h.priority, h.attempts, h.max_attempts, h.crashes, h.run_at, h.created_at,
-            h.started_at, h.finished_at, null, left(h.last_error, 2000)
-       from {schema}.history h
-      where (%(before)s::bigint is null or h.id < %(before)s::bigint)
-        and 'done' = any (%(statuses)s::text[])
-        and (%(queue)s::text is null or h.queue = %(queue)s)
-        and (%(kind)s::text is null or h.kind = %(kind)s)
-      order by h.id desc limit %(limit)s)) x
- order by x.id desc
- limit %(limit)s
+-- Index    job_pkey, dead_letter_pkey, history_id, each from `before` on: the same cost at any depth.
+with living as materialized (
+    select j.id, case when j.lease is null then 'queued' else 'running' end as status, j.queue, j.kind,
+           (case when j.suspect then j.priority - 1000 else j.priority end)::smallint as priority,
+           j.attempts, j.max_attempts, j.crashes, j.run_at, j.created_at, j.started_at, null::timestamptz as finished_at,
+           null::text as reason, j.last_error,
+           case when j.lease is null then %(queued)s::boolean else %(running)s::boolean end
+           and (%(scheduled)s::boolean is null or j.run_at > now())
+           and (%(queue)s::text is null or j.queue = %(queue)s::text)
+           and (%(kind)s::text is null or j.kind = %(kind)s::text)
+           and (%(holds)s::jsonb is null or j.payload @> %(holds)s::jsonb)
+           and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0) as fits
+      from {schema}.job j
+     where j.id < coalesce(%(before)s::bigint, 9223372036854775807)
+     order by j.id desc limit case when %(living)s::boolean then %(window)s::integer else 0 end),
+buried as materialized (
+    select d.id, d.status, d.queue, d.kind, d.priority, d.attempts, d.max_attempts, d.crashes, d.run_at, d.created_at,
+           d.started_at, d.finished_at, d.reason, d.last_error,
+           case when d.status = 'dead' then %(dead)s::boolean else %(cancelled)s::boolean end
+           and (%(queue)s::text is null or d.queue = %(queue)s::text)
+           and (%(kind)s::text is null or d.kind = %(kind)s::text)
+           and (%(holds)s::jsonb is null or d.payload @> %(holds)s::jsonb)
+           and (%(says)s::text is null or strpos(lower(d.payload::text), %(says)s::text) > 0) as fits
+      from {schema}.dead_letter d
+     where d.id < coalesce(%(before)s::bigint, 9223372036854775807)
+     order by d.id desc limit case when %(buried)s::boolean then %(window)s::integer else 0 end),
+done as materialized (
+    select h.id, 'done', h.queue, h.kind, h.priority, h.attempts, h.max_attempts, h.crashes, h.run_at, h.created_at,
+           h.started_at, h.finished_at, null, h.last_error,
+           (%(queue)s::text is null or h.queue = %(queue)s::text)
+           and (%(kind)s::text is null or h.kind = %(kind)s::text)
+           and (%(holds)s::jsonb is null or coalesce(h.payload @> %(holds)s::jsonb, false))
+           and (%(says)s::text is null or coalesce(strpos(lower(h.payload::text), %(says)s::text) > 0, false)) as fits
+      from {schema}.history h
+     where h.id < coalesce(%(before)s::bigint, 9223372036854775807)
+     order by h.id desc limit case when %(done)s::boolean then %(window)s::integer else 0 end),
+edge as (
+    select greatest((select case when count(*) = %(window)s::integer then min(id) end from living),
+                    (select case when count(*) = %(window)s::integer then min(id) end from buried),
+                    (select case when count(*) = %(window)s::integer then min(id) end from done)) as id,
+           (select count(*) from living) + (select count(*) from buried) + (select count(*) from done) as looked)
+select edge.id as edge, edge.looked, x.id, x.status, x.queue, x.kind, x.priority, x.attempts, x.max_attempts, x.crashes,
+       x.run_at, x.created_at, x.started_at, x.finished_at, x.reason, left(x.last_error, 2000) as last_error
+  from edge
+  left join lateral (
+       select all_of.* from (select * from living union all select * from buried union all select * from done) all_of
+        where all_of.fits and all_of.id >= coalesce(edge.id, 0)
+        order by all_of.id desc limit %(limit)s) x on true
