@@ -2,6 +2,7 @@
 
     servers (session)  ->  server  ->  db         a fresh migrated database
                                    ->  blank_db   an empty one
+                                   ->  roles      the queue's database roles on db
                                    ->  service    starts `supervisor run` on db, as often as called
 
 `server` is PostgreSQL 18, or what TEST_PG says. A test marked `@pytest.mark.pg("15", "16", "18")`,
@@ -21,6 +22,7 @@ import uvloop
 
 from tests.support import proc
 from tests.support.database import Database
+from tests.support.roles import Roles
 from tests.support.servers import VERSIONS, Server, Servers
 from tests.support.service import Service
 
@@ -89,6 +91,15 @@ def db(server: Server) -> Iterator[Database]:
 @pytest.fixture
 def blank_db(server: Server) -> Iterator[Database]:
     found = Database.create(server, migrated=False)
+    yield found
+    found.drop()
+
+
+@pytest.fixture
+def roles(db: Database) -> Iterator[Roles]:
+    """The queue's roles on `db`, made, with logins for them."""
+    found = Roles(db)
+    found.make()
     yield found
     found.drop()
 

@@ -92,6 +92,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "prune": _WORKER,
     "retry_job": _OPERATOR,
     "cancel_job": _OPERATOR,
+    "reschedule_job": _OPERATOR,
 }
 """Who may execute each function; those of nobody are called by others, with these one's rights."""
 
