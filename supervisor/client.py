@@ -17,7 +17,7 @@ Always true: a refusal (InvalidJob) or a UniqueConflict leaves the caller's
 transaction as it was: it can go on and commit. Nothing is committed, rolled back
 or closed here; a bulk is stored whole or not at all.
 
-Elsewhere: checks (newjob.py, payload.py); statements (db/enqueue.py).
+Elsewhere: checks (newjob.py, payload.py); statements (db/enqueue.py); the span around each (trace.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from supervisor.db.statements import check_schema
 from supervisor.errors import InvalidJob, SettingsInvalid, UniqueConflict
 from supervisor.handler import Handler, install_enqueuer
 from supervisor.newjob import Enqueued, EnqueueOptions, JobOptions, NewJob, OnConflict, job_options
+from supervisor.trace import sending
 
 if TYPE_CHECKING:
     from supervisor.db.enqueue import Answer, AsyncConn, SyncConn
@@ -136,48 +137,56 @@ class _Client:
         where, word = _schema(schema), _conflict_word(on_conflict)
         if _is_async(conn):
             return _one_async(cast("AsyncConn", conn), where, job, word)
-        answer = statements.one(cast("SyncConn", conn), where, job, _asked(word))
-        return _judge([job], word, [answer])[0]
+        with sending([job]) as span:
+            [carried] = span.carried([job])
+            answer = statements.one(cast("SyncConn", conn), where, carried, _asked(word))
+            span.stored([answer])
+            return _judge([job], word, [answer])[0]
 
     def many(
         self, conn: SyncConn | AsyncConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         where, word = _schema(schema), _conflict_word(on_conflict)
-        is_async = _is_async(conn)
-        documents = _documents(conn, jobs, _asked(word))
-        if is_async:
-            return _many_async(cast("AsyncConn", conn), where, jobs, word, documents)
+        if _is_async(conn):
+            return _many_async(cast("AsyncConn", conn), where, jobs, word)
         if not jobs:
             return []
         sync = cast("SyncConn", conn)
-        if documents is None:
-            ids = statements.copy(sync, where, jobs)
-            if ids is not None:
-                return [Enqueued(job_id, True) for job_id in ids]
-            documents = _parts(jobs, _asked(word))
-        return statements.many(
-            sync, where, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
-        )
+        with sending(jobs) as span:
+            jobs = span.carried(jobs)
+            documents = _documents(conn, jobs, _asked(word))
+            if documents is None:
+                ids = statements.copy(sync, where, jobs)
+                if ids is not None:
+                    return [Enqueued(job_id, True) for job_id in ids]
+                documents = _parts(jobs, _asked(word))
+            return statements.many(
+                sync, where, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
+            )
 
 
 async def _one_async(conn: AsyncConn, schema: str, job: NewJob, word: str) -> Enqueued:
-    answer = await statements.one_async(conn, schema, job, _asked(word))
-    return _judge([job], word, [answer])[0]
+    with sending([job]) as span:
+        [carried] = span.carried([job])
+        answer = await statements.one_async(conn, schema, carried, _asked(word))
+        span.stored([answer])
+        return _judge([job], word, [answer])[0]
 
 
-async def _many_async(
-    conn: AsyncConn, schema: str, jobs: list[NewJob], word: str, documents: list[str] | None
-) -> list[Enqueued]:
+async def _many_async(conn: AsyncConn, schema: str, jobs: list[NewJob], word: str) -> list[Enqueued]:
     if not jobs:
         return []
-    if documents is None:
-        ids = await statements.copy_async(conn, schema, jobs)
-        if ids is not None:
-            return [Enqueued(job_id, True) for job_id in ids]
-        documents = _parts(jobs, _asked(word))
-    return await statements.many_async(
-        conn, schema, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
-    )
+    with sending(jobs) as span:
+        jobs = span.carried(jobs)
+        documents = _documents(conn, jobs, _asked(word))
+        if documents is None:
+            ids = await statements.copy_async(conn, schema, jobs)
+            if ids is not None:
+                return [Enqueued(job_id, True) for job_id in ids]
+            documents = _parts(jobs, _asked(word))
+        return await statements.many_async(
+            conn, schema, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
+        )
 
 
 def _judge(jobs: Sequence[NewJob], word: str, answers: Sequence[Answer]) -> list[Enqueued]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
@@ -133,6 +134,19 @@ class NewJob:
         derive(
             self, "timeout_s", None if self.timeout is None else check_seconds("timeout", self.timeout, MAX_TIMEOUT_S)
         )
+
+    def with_headers(self, more: Mapping[str, str]) -> NewJob:
+        """This job with *more* headers; as it is when it names one of them itself, or they would not fit."""
+        own = {} if self.headers_json == EMPTY else json.loads(self.headers_json)
+        if any(name in own for name in more):
+            return self
+        try:
+            merged = encode_headers({**own, **more})
+        except InvalidJob:
+            return self
+        made = copy(self)
+        object.__setattr__(made, "headers_json", merged)
+        return made
 
     def element(self, on_conflict: str) -> str:
         """This job as an element of the JSON array that `enqueue_many` takes; its payload is not parsed again."""

@@ -257,6 +257,15 @@ class Settings(BaseSettings):
     )
     log_format: Literal["auto", "console", "json"] = _setting("auto: console on a terminal, else json.", "auto")
     log_level: Literal["debug", "info", "warning", "error"] = _setting("Least level that is logged.", "info")
+    traces: str = _setting(
+        "OpenTelemetry spans of jobs (extra otel). on: a provider by the variables OTEL_...; module:function: one "
+        "that this function sets up in each worker. See docs/traces.md.",
+        "off",
+        pattern=r"^(off|on|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*)$",
+    )
+    trace_relation: Literal["link", "parent"] = _setting(
+        "What the span that enqueued a job is to the spans of its runs.", "link"
+    )
     run_dir: Path = _computed(
         "Directory for sockets and metric files of the running service.",
         _runtime_dir,

@@ -43,12 +43,12 @@ from supervisor.parent.tender import Tender
 from supervisor.parent.waker import Waker
 from supervisor.settings import Settings
 from supervisor.wire.messages import CancelJob, Wake
+from supervisor.worker import tracing
 from supervisor.worker.main import WorkerConfig
 
 _WAIT_FOR_SLACK_S: Final = 10.0
 _POLL_LOOKBACK_S: Final = 1.0
 _LEAST_PATIENCE_S: Final = 0.5
-_SETTLE_DOWN_S: Final = 5.0
 
 log = get_logger("parent")
 
@@ -89,8 +89,8 @@ class Parent:
         self._exit = asyncio.Event()
         self._drain_wanted = asyncio.Event()
         self._changed = asyncio.Event()
-        self._settle_by: float | None = None
         self._drain_deadline = float("inf")
+        self._settle_by: float | None = None
         self._fatal: HandlersFailed | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._waker = Waker(
@@ -107,7 +107,9 @@ class Parent:
         self._fleet = Fleet(
             settings=settings,
             config=self._worker_config,
-            fork_server=ForkServer(settings.handlers, str(self._metrics_dir)),
+            fork_server=ForkServer(
+                settings.handlers, str(self._metrics_dir), () if settings.traces == "off" else tracing.LIBRARIES
+            ),
             link=self._lease_link,
             metrics_dir=self._metrics_dir,
             on_ready=self._worker_ready,
@@ -164,10 +166,10 @@ class Parent:
         if self._server is not None:
             self._server.start()
         self._say_state(ServiceState.STARTING)
+        log.info("supervisor.starting", pid=os.getpid(), version=__version__, **self._settings.redacted())
         too_short = grace.shortage(self._settings.drain_timeout_s, self._settings.termination_grace_s)
         if too_short is not None:
             log.warning("grace.short", reason=too_short)
-        log.info("supervisor.starting", pid=os.getpid(), version=__version__, **self._settings.redacted())
         try:
             await self._check_schema()
             if not self._exit.is_set():
@@ -245,12 +247,12 @@ class Parent:
         self._runfile.write(state="drained", name=self._settings.name)
         self._presence.beat_now()
         log.info("supervisor.drained", took_s=round(time.monotonic() - started, 2), workers_cut=self._fleet.cut)
+
     async def _settled(self) -> bool:
         """Wait for what ended workers held to be put back; one patience for the whole stop."""
         now = time.monotonic()
         self._settle_by = self._settle_by or now + grace.SETTLE_S
         return await self._fleet.settle_down(max(0.0, self._settle_by - now))
-
 
     async def _shut(self) -> int:
         self._waker.close()

@@ -36,7 +36,7 @@ from supervisor.log import get_logger
 from supervisor.wire.board import Board
 from supervisor.wire.channel import open_pair
 from supervisor.worker.main import WorkerConfig, run_worker
-from supervisor.worker.preload_names import METRICS_VARIABLE, MODULES_VARIABLE, PATH_VARIABLE
+from supervisor.worker.preload_names import LIBRARIES_VARIABLE, METRICS_VARIABLE, MODULES_VARIABLE, PATH_VARIABLE
 
 SPAWN_TIMEOUT_S: Final = 10.0
 FIRST_TIMEOUT_S: Final = 120.0
@@ -111,12 +111,17 @@ class Spawned:
 
 
 class ForkServer:
-    """Starts workers. One per parent."""
+    """Starts workers. One per parent.
 
-    def __init__(self, handlers: tuple[str, ...], metrics_dir: str) -> None:
+    Args:
+        libraries: Modules that workers need beside the handlers, imported once for all of them, if they are there.
+    """
+
+    def __init__(self, handlers: tuple[str, ...], metrics_dir: str, libraries: tuple[str, ...] = ()) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["supervisor.worker.preload"])
         self._environment = {
+            LIBRARIES_VARIABLE: json.dumps(libraries),
             METRICS_VARIABLE: metrics_dir,
             MODULES_VARIABLE: json.dumps(handlers),
             PATH_VARIABLE: os.environ.get("PYTHONPATH", ""),

@@ -36,6 +36,7 @@ from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
 from supervisor.worker.run import Run, RunServices, TransactionDesk
 from supervisor.worker.threads import NoThread, Threads
+from supervisor.worker.tracing import NO_SPAN, Traces
 
 _LEASE_RECHECK_S = 0.05
 _FOR_EVER_S = 366 * 86400.0
@@ -77,6 +78,7 @@ class Executor:
         desk: TransactionDesk,
         sink: Sink,
         lease_until: Callable[[], float],
+        traces: Traces | None = None,
     ) -> None:
         self._slots = slots
         self._prefetch = prefetch
@@ -85,6 +87,7 @@ class Executor:
         self._desk = desk
         self._sink = sink
         self._lease_until = lease_until
+        self._traces = traces or Traces()
         self._backlog: deque[Run] = deque()
         self.running: dict[int, Run] = {}
         self._alone = False
@@ -285,16 +288,20 @@ class Executor:
         )
 
     async def _run_async(self, run: Run, handler: Handler[Any]) -> None:
+        span = NO_SPAN
         try:
             bind(run.log_fields)
+            span = self._traces.begin(run)
             arguments = handler.bind(run.job.payload, run.context)
             await handler.fn(**arguments)
             outcome = Outcome.done()
         except BaseException as error:
             outcome = self._judge(run, error)
+            span.raised(error)
         run.ended = time.monotonic()
         run.outcome = outcome
         self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
+        span.end(outcome)
         self._outside.copy().run(self._returned, run)  # which starts the next
 
     def _never_ran(self, run: Run) -> None:
@@ -306,17 +313,21 @@ class Executor:
             self._returned(run)
 
     def _run_sync(self, run: Run, handler: Handler[Any]) -> None:
+        span = NO_SPAN
         try:
             bind(run.log_fields)
+            span = self._traces.begin(run)
             arguments = handler.bind(run.job.payload, run.context)
             handler.fn(**arguments)
             outcome = Outcome.done()
         except BaseException as error:
             outcome = self._judge(run, error)
+            span.raised(error)
         run.ended = time.monotonic()
         run.outcome = outcome
         # From this thread: the loop may be blocked, and a death before it wakes must not charge the job.
         self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
+        span.end(outcome)
 
     def _judge(self, run: Run, error: BaseException) -> Outcome:
         if run.cut == "timeout":

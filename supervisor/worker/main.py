@@ -55,6 +55,7 @@ from supervisor.wire.messages import (
     Stop,
     Wake,
 )
+from supervisor.worker import tracing
 from supervisor.worker.exchange import Exchange, keep_level
 from supervisor.worker.executor import Executor
 from supervisor.worker.isolation import isolate
@@ -65,6 +66,8 @@ from supervisor.worker.session import Session
 
 _TICK_S: Final = 0.25
 _CUT_GRACE_S: Final = 0.5
+_EXPORT_S: Final = 2.0
+_LEAST_EXPORT_S: Final = 0.2
 _HOUSE_LINK: Final = "pg-supervisor worker"
 
 logger = get_logger("worker")
@@ -154,6 +157,7 @@ class Worker:
     async def main(self) -> int:
         """Run until told to leave; the exit code."""
         config, settings = self._config, self._settings
+        self._traces = tracing.start(settings, f"{config.name}/{config.slot}")
         metrics.register_labels("kind", self._handlers)
         metrics.register_labels("queue", [q.name for q in settings.queues if q.name != "*"])
         metrics.register_labels("queue", sorted({h.queue for h in self._handlers.values()}))
@@ -191,6 +195,7 @@ class Worker:
             desk=TransactionDesk(pools, settings.schema_, keep_level(settings), lambda: self._session.id),
             sink=self._exchange,
             lease_until=self._session.lease_until,
+            traces=self._traces,
         )
         self._exchange.executor = self._executor
         loop = asyncio.get_running_loop()
@@ -378,6 +383,8 @@ class Worker:
         else:
             await _quietly(pools.close())
         await _quietly(link.close())
+        # All is stored: what an exporter still has to send may take a moment of what is left of the drain.
+        self._traces.stop(min(_EXPORT_S, max(_LEAST_EXPORT_S, remaining(self._drain_deadline or 0.0))))
         return exits.CUT if cut else exits.OK
 
     async def _abandon(self) -> None:
