@@ -149,7 +149,7 @@ def _everyone_connects_anew(replicas: Replicas, service: Service) -> float:
     return took
 
 
-REFUSED_S = 20.0 if FULL else 6.0
+REFUSED_S = 20.0 if FULL else 3.0
 
 
 @pytest.mark.timeout(180)

@@ -1,7 +1,6 @@
 """The LISTEN connection dies, or is deaf: jobs start late by a moment, never by a poll interval that nobody names."""
 
 import json
-import os
 import random
 import signal
 import time
@@ -16,11 +15,11 @@ from tests.support.fault_handlers import MODULES
 from tests.support.pgbouncer import PgBouncer
 from tests.support.servers import Server
 from tests.support.service import Service
+from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
 LISTEN = "pg-supervisor listen%"
-FULL = bool(os.environ.get("TEST_FULL"))  # the sizes of the behaviours; else smaller ones
 AWAY_ROUNDS = 30 if FULL else 10
 GAP_ROUNDS = 300 if FULL else 40
 EMPTY_ROUNDS = 2000 if FULL else 300

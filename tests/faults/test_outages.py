@@ -24,10 +24,18 @@ from tests.support.fault_handlers import MODULES
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.service import Event, Service
+from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
 MEMORY_MB = 50
+# B18: 4 workers at 500 jobs/s, frozen for 30 s, then for 3 leases. A lease that outlives a freeze must do so with a
+# renewal that was due just when it began, and before the service fences itself at 0.7 of it.
+WORKERS, PER_S = (4, 500) if FULL else (2, 200)
+FREEZE_S, LONG_LEASE_S = (30.0, 60.0) if FULL else (6.0, 15.0)
+SHORT_LEASE_S = 10.0 if FULL else 3.0
+# B29: the database is down for so long when the service starts, and for so long under load.
+DOWN_AT_START_S, AWAY_S = (60.0, 90.0) if FULL else (5.0, 15.0)
 ERRORS = ("warning", "error", "critical")
 
 
@@ -120,11 +128,14 @@ def all_done(db: Database, jobs: list[int], deadline_s: float = 30) -> None:
     assert set(jobs) <= done
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300 if FULL else 150)
 def test_a_freeze_shorter_than_the_lease_costs_no_second_run(db: Database, server: Server, service: Start) -> None:
     """B18: frozen longer than every statement limit, shorter than the lease: each job done once."""
-    one = service(handlers=MODULES, processes=2, concurrency=10, lease_s=15, statement_timeout_s=1, connect_timeout_s=1)
-    load = Load(db, 200)
+    one = service(
+        handlers=MODULES, processes=WORKERS, concurrency=10, lease_s=LONG_LEASE_S, renew_every_s=2,
+        statement_timeout_s=1, connect_timeout_s=1,
+    )  # fmt: skip
+    load = Load(db, PER_S)
     load.start()
     db.wait_for("select count(*) > 200 from supervisor.history", True, 20)
     before, most = memory(one), 0
@@ -134,8 +145,8 @@ def test_a_freeze_shorter_than_the_lease_costs_no_second_run(db: Database, serve
         most = max(most, memory(one))
 
     with frozen(server):
-        wait_out(6, look)
-    db.wait_for("select count(*) > 1500 from supervisor.history", True, 30)
+        wait_out(FREEZE_S, look)
+    db.wait_for("select count(*) > %s from supervisor.history", True, 30, [7 * PER_S])
     jobs = load.stop()
     all_done(db, jobs)
     look()
@@ -146,26 +157,26 @@ def test_a_freeze_shorter_than_the_lease_costs_no_second_run(db: Database, serve
     assert db.rows("select id from supervisor.history where attempts <> 1 or crashes <> 0") == []
     assert one.metric("supervisor_leases_lost_total") == 0
     assert most - before < MEMORY_MB * 2**20
-    assert max(error_rates(one.log).values(), default=0) <= 2  # one per second and worker, on two workers
-    assert len(one.worker_pids()) == 2
+    assert max(error_rates(one.log).values(), default=0) <= 2  # one per second and process, seen through a window
+    assert len(one.worker_pids()) == WORKERS
     assert one.stop() == 0
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300 if FULL else 150)
 @pytest.mark.parametrize("fence", [False, True], ids=["unfenced", "fenced"])
 def test_after_three_leases_of_silence_second_runs_are_lost_leases(
     db: Database, service: Start, proxy: Proxy, fence: bool
 ) -> None:
     """B18: A hears nothing for 3 leases while B works on. Runs minus jobs are the lost leases; nothing is stuck."""
     first = service(
-        handlers=MODULES, processes=2, concurrency=5, prefetch=0, lease_s=3, statement_timeout_s=1, fence=fence,
-        retry_base_s=0.05, env={"SUPERVISOR_DATABASE_URL": proxy.conninfo},
+        handlers=MODULES, processes=WORKERS, concurrency=5, prefetch=0, lease_s=SHORT_LEASE_S, statement_timeout_s=1,
+        fence=fence, retry_base_s=0.05, env={"SUPERVISOR_DATABASE_URL": proxy.conninfo},
     )  # fmt: skip
-    load = Load(db, 100)
+    load = Load(db, PER_S // 2 if not FULL else PER_S)
     conn = db.connect()
-    slow = [enqueue(conn, "f.slow", {"seconds": 5.0}).id for _ in range(6)]
+    slow = [enqueue(conn, "f.slow", {"seconds": 2 + SHORT_LEASE_S}).id for _ in range(6)]
     db.wait_for("select count(*) from effects where note = 'start'", 6, 10)
-    second = service(handlers=MODULES, processes=1, concurrency=10, lease_s=3, retry_base_s=0.05)
+    second = service(handlers=MODULES, processes=1, concurrency=10, lease_s=SHORT_LEASE_S, retry_base_s=0.05)
     load.start()
     db.wait_for("select count(*) > 100 from supervisor.history", True, 20)
     before, most = memory(first), 0
@@ -175,10 +186,10 @@ def test_after_three_leases_of_silence_second_runs_are_lost_leases(
         most = max(most, memory(first))
 
     proxy.freeze()
-    wait_out(9.5, look)
+    wait_out(0.5 + 3 * SHORT_LEASE_S, look)
     proxy.thaw()
     jobs = load.stop()
-    all_done(db, [*jobs, *slow], 40)
+    all_done(db, [*jobs, *slow], 60)
     runs = Counter(db.effects("start")) | Counter(db.effects("done"))
     repeated = sum(runs.values()) - len(runs)
     wait_until(lambda: first.metric("supervisor_leases_lost_total") >= repeated, 15, "what was lost is counted")
@@ -193,7 +204,7 @@ def test_after_three_leases_of_silence_second_runs_are_lost_leases(
     assert most - before < MEMORY_MB * 2**20
     assert max(error_rates(first.log).values()) <= 2
     assert second.stop() == 0
-    assert first.stop() in ((0, 75) if fence else (0,))
+    assert first.stop() == 0, "what was cut by a fence is no part of this stop"
 
 
 @pytest.mark.timeout(150)
@@ -272,7 +283,7 @@ def test_starts_while_the_database_is_down(db: Database, server: Server, service
     )
     with one:
         one.wait_event("database.unreachable", 10)
-        wait_out(5)
+        wait_out(DOWN_AT_START_S)
         assert one.alive
         server.start()
         started = time.monotonic()
@@ -281,13 +292,16 @@ def test_starts_while_the_database_is_down(db: Database, server: Server, service
         db.wait_for("select status from supervisor.jobs where id = %s", "done", 10, [job])
         print(f">>> first job done {time.monotonic() - started:.1f} s after the server was back")
         said = len([event for event in one.log if event["event"] == "database.unreachable"])
-        assert said <= 8, "at most one line per second"
+        print(f">>> {said} lines in {DOWN_AT_START_S:g} s")
+        assert said <= DOWN_AT_START_S + 3, "at most one line per second"
+        if FULL:
+            assert said < 0.75 * DOWN_AT_START_S, "the pauses grow"
         assert one.stop() == 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300 if FULL else 180)
 def test_an_outage_under_load_ends_when_the_database_is_back(db: Database, server: Server, service: Start) -> None:
-    """B29, B44: away for 15 s, crashed and started anew; within 10 s every part works and the rate is as before."""
+    """B29, B44: away, crashed and started anew; within 10 s every part works and the rate is as before."""
     one = service(handlers=MODULES, processes=2, concurrency=10, lease_s=30, renew_every_s=2, retry_base_s=0.1)
     workers = one.worker_pids()
     load = Load(db, 100)
@@ -304,7 +318,7 @@ def test_an_outage_under_load_ends_when_the_database_is_back(db: Database, serve
     gone = time.monotonic()
     wait_until(lambda: one.get("/readyz")[0] == 503, 10, "not ready")
     print(f">>> not ready after {time.monotonic() - gone:.1f} s")
-    wait_out(gone + 15 - time.monotonic(), look)
+    wait_out(gone + AWAY_S - time.monotonic(), look)
     server.start()
     back = time.monotonic()
     wait_until(lambda: one.get("/readyz")[0] == 200, 10, "ready again")

@@ -9,24 +9,28 @@ from supervisor.newjob import NewJob
 from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.service import Service
+from tests.support.sizes import FULL
 
 Start = Callable[..., Service]
 
 
-@pytest.mark.timeout(150)
+WORKERS, JOBS = (8, 5000) if FULL else (4, 2000)
+
+
+@pytest.mark.timeout(300 if FULL else 150)
 def test_a_role_that_defaults_to_serializable_changes_nothing(db: Database, service: Start) -> None:
-    """B19: 2,000 jobs of all endings on 4 workers: each runs once, nobody crashes, none waits for a lease to pass."""
+    """B19: jobs of all endings on several workers: each runs once, nobody crashes, none waits for a lease to pass."""
     db.execute("alter role current_user in database " + db.name + " set default_transaction_isolation = 'serializable'")
     assert db.connect().execute("show default_transaction_isolation").fetchone() == ("serializable",)
-    one = service(handlers=MODULES, processes=4, concurrency=5, retry_base_s=0.02, lease_s=30)
+    one = service(handlers=MODULES, processes=WORKERS, concurrency=5, retry_base_s=0.02, lease_s=30)
     workers = one.worker_pids()
     conn = db.connect()
     kinds = ["t.effect", "t.effect_sync", "f.transaction", "t.fail"]
     jobs = enqueue_many(
-        conn, [NewJob(kind, {"times": 1} if kind == "t.fail" else {}) for _ in range(500) for kind in kinds]
+        conn, [NewJob(kind, {"times": 1} if kind == "t.fail" else {}) for _ in range(JOBS // 4) for kind in kinds]
     )
-    db.wait_for("select count(*) from supervisor.job", 0, 90)
-    assert db.statuses() == {"done": 2000}
+    db.wait_for("select count(*) from supervisor.job", 0, 180 if FULL else 90)
+    assert db.statuses() == {"done": JOBS}
     assert (db.effects("done") | db.effects("written")) == dict.fromkeys((job.id for job in jobs), 1)
     assert db.rows("select id from supervisor.history where crashes > 0") == []
     assert db.rows("select kind, attempts from supervisor.history group by 1, 2 order by 1") == [

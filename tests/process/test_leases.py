@@ -10,6 +10,7 @@ from supervisor import exits
 from tests.support.database import Database
 from tests.support.jobs import enqueue, wait_done
 from tests.support.service import Service
+from tests.support.sizes import FULL
 
 Start = Callable[..., Service]
 
@@ -40,23 +41,27 @@ def test_a_handler_that_blocks_everything_keeps_its_lease_and_its_neighbours(
     assert (one.stop(), other.stop()) == (exits.OK, exits.OK)
 
 
+@pytest.mark.timeout(120)
 def test_supervisors_that_come_and_go_take_nothing_from_a_living_one(db: Database, service: Start) -> None:
-    """B46: A runs jobs of several leases; B and C start, stop, crash and start again. As many runs as jobs."""
-    ids = enqueue(db, "t.sleep", {"seconds": 14.0}, count=20)
+    """B46: A runs jobs of several leases; others start one after the other, stop, crash and start again. As many
+    runs as jobs."""
+    jobs, seconds, others = (50, 20.0, 3) if FULL else (20, 14.0, 2)
+    ids = enqueue(db, "t.sleep", {"seconds": seconds}, count=jobs)
     options = {"processes": 1, "lease_s": 1.5}
-    first = service(processes=2, concurrency=10, prefetch=0, lease_s=1.5)
-    db.wait_for("select count(*)::int from effects where note = 'start'", 20)
-    second = service(**options)
-    third = service(**options)
-    assert second.stop() == exits.OK
-    third.kill()
-    second = service(**options)
-    third = service(**options)
-    assert db.statuses() == {"running": 20}, "A still runs them all"
-    wait_done(db, 20, 30)
+    first = service(processes=2, concurrency=jobs // 2, prefetch=0, lease_s=1.5)
+    db.wait_for("select count(*)::int from effects where note = 'start'", jobs)
+    came = [service(**options) for _ in range(others)]
+    for number, one in enumerate(came):
+        if number % 2:
+            one.kill()
+        else:
+            assert one.stop() == exits.OK
+    came = [service(**options) for _ in range(others)]
+    assert db.statuses() == {"running": jobs}, "A still runs them all"
+    wait_done(db, jobs, 40)
     assert db.effects("start") == dict.fromkeys(ids, 1)
     assert db.rows("select id from supervisor.history where attempts <> 1 or crashes <> 0") == []
-    for one in (first, second, third):
+    for one in (first, *came):
         assert one.stop() == exits.OK
 
 

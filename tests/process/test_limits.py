@@ -19,7 +19,7 @@ Start = Callable[..., Service]
 
 LEAKING = 5_000 if FULL else 300
 MAX_RSS_MB = 100 if FULL else 25
-DATA_MB = 150
+DATA_MB = 300 if FULL else 150  # as in fat_handlers
 CONCURRENCY = 2
 
 
