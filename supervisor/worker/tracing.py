@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 #: What the fork server imports, so that each worker need not.
 LIBRARIES: Final = ("opentelemetry.sdk.trace.export",)
 _MAX_FRAMES: Final = 20
+_MAX_HEADER: Final = 512  # characters; the W3C's recommendation knows no longer ones
 _EXPORTERS: Final = "opentelemetry_traces_exporter"
 _OTLP: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
@@ -270,7 +271,11 @@ def _sender(headers: str) -> Any:
         return Context()
     try:
         given = json.loads(headers)
-        carrier = {name: given[name] for name in ("traceparent", "tracestate") if isinstance(given.get(name), str)}
+        carrier = {
+            name: given[name]
+            for name in ("traceparent", "tracestate")
+            if isinstance(given.get(name), str) and len(given[name]) <= _MAX_HEADER
+        }
         return TraceContextTextMapPropagator().extract(carrier, Context())
     except Exception:  # whatever somebody has written there
         return Context()

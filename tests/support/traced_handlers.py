@@ -44,6 +44,8 @@ class BrokenProcessor(SpanProcessor):
     def on_start(self, span: object, parent_context: object = None) -> None:
         raise RuntimeError("broken on start")
 
+
+class BrokenLater(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         raise RuntimeError("broken on end")
 
@@ -74,6 +76,12 @@ def broken() -> TracerProvider:
     return provider
 
 
+def broken_later() -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(BrokenLater())
+    return provider
+
+
 def raising() -> TracerProvider:
     raise RuntimeError("no collector is configured")
 
@@ -89,6 +97,16 @@ async def run_async() -> None:
 def run_sync() -> None:
     with tracer.start_as_current_span("inside"):
         log.info("told.inside")
+
+
+@handler("o.plain")
+async def run_plain() -> None:
+    log.info("told.plain")
+
+
+@handler("o.plain_sync")
+def run_plain_sync() -> None:
+    log.info("told.plain")
 
 
 @handler("o.fails", backoff=lambda _: 0.01)
