@@ -25,14 +25,18 @@ def run(*command: str | os.PathLike[str], timeout_s: float = _PATIENCE_S, cwd: P
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotHad(f"{command[0]}: {error}") from error
     if done.returncode:
-        raise NotHad(f"{' '.join(map(str, command[:4]))} ...: exit code {done.returncode}: {done.stderr[-600:].strip()}")
+        raise NotHad(
+            f"{' '.join(map(str, command[:4]))} ...: exit code {done.returncode}: {done.stderr[-600:].strip()}"
+        )
     return done.stdout
 
 
 def mirror() -> str:
     """Where this machine's apt finds Debian."""
     for path in (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")):
-        if path.exists() and (found := re.search(r"^(?:URIs:|deb(?: \[.*?\])?)\s+(\S+)", path.read_text(), re.MULTILINE)):
+        if path.exists() and (
+            found := re.search(r"^(?:URIs:|deb(?: \[.*?\])?)\s+(\S+)", path.read_text(), re.MULTILINE)
+        ):
             return found[1]
     raise NotHad("no mirror of Debian in /etc/apt: is this Debian?")
 

@@ -146,7 +146,7 @@ def _fetch_compose() -> None:
 
 
 def _start() -> None:
-    command = [
+    command: list[str | os.PathLike[str]] = [
         *(KIT / "usr/sbin/dockerd", f"--data-root={HOME / 'data'}", f"--exec-root={HOME / 'exec'}"),
         *(f"--pidfile={PID}", f"--host=unix://{SOCKET}", "--storage-driver=overlay2"),
     ]

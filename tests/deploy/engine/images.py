@@ -15,7 +15,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -88,7 +89,10 @@ def _python(image: str) -> None:
     links = "ln -s /usr/bin/python3 {0}/python; ln -s /usr/bin/python3 {0}/python3; ln -s /usr/bin/pip3 {0}/pip"
     command = [
         *("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--keyring={debian.KEYS}"),
-        *("--include=python3,python3-pip,python3-venv,ca-certificates,netbase,tzdata", "--aptopt=Acquire::Check-Valid-Until false"),
+        *(
+            "--include=python3,python3-pip,python3-venv,ca-certificates,netbase,tzdata",
+            "--aptopt=Acquire::Check-Valid-Until false",
+        ),
         *("--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*"),
         *("--dpkgopt=path-exclude=/usr/share/locale/*", f"--customize-hook=cp {_BUNDLE} $1{_BUNDLE}"),
         "--customize-hook=" + links.format("$1/usr/local/bin"),
@@ -98,7 +102,17 @@ def _python(image: str) -> None:
     environment = f"ENV PATH={path} LANG=C.UTF-8 SSL_CERT_FILE={_BUNDLE} PIP_CERT={_BUNDLE}"
     with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as making:
         assert making.stdout is not None
-        words = ("import", "--change", environment, "--change", 'CMD ["python3"]', "--change", f"LABEL {LABEL}", "-", image)
+        words = (
+            "import",
+            "--change",
+            environment,
+            "--change",
+            'CMD ["python3"]',
+            "--change",
+            f"LABEL {LABEL}",
+            "-",
+            image,
+        )
         _docker(*words, stdin=making.stdout.fileno())
         if making.wait():
             said.seek(0)
@@ -120,15 +134,11 @@ def _prometheus(image: str) -> None:
         _build(context, image)
 
 
-class _context(tempfile.TemporaryDirectory[str]):  # noqa: N801 - used as a function
-    """A directory with what *name* has in stand_ins/."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._from = STAND_INS / name
-
-    def __enter__(self) -> Path:  # type: ignore[override]
-        return shutil.copytree(self._from, Path(super().__enter__()), dirs_exist_ok=True)
+@contextmanager
+def _context(name: str) -> Iterator[Path]:
+    """A directory to build from, with what *name* has in stand_ins/."""
+    with tempfile.TemporaryDirectory() as scratch:
+        yield shutil.copytree(STAND_INS / name, Path(scratch), dirs_exist_ok=True)
 
 
 def _build(context: Path, image: str) -> None:
