@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 picks the interpreter .venv is made with.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check chaos lock clean
+.PHONY: help demo run test check chaos lock clean deploy-tools
 export PYTHON
 ARGS ?=
 # Test files side by side, each process with servers of its own. They mostly wait; 2 is right for 2 cores.
@@ -14,6 +14,7 @@ help: ## Show this list
 	@echo "make test    run the tests on real PostgreSQL servers (15 from the system; 16 and 18 are brought along)"
 	@echo "make check   ruff, mypy --strict, import contracts"
 	@echo "make chaos   half an hour of faults under load, and the verdict; ARGS='--seconds 60 --seed 7' for less"
+	@echo "make deploy-tools   what tests/deploy checks the shipped files with (kubectl, checkov, hadolint, ...)"
 	@echo "make lock    write constraints.txt anew"
 	@echo "make clean   remove .venv and caches"
 	@echo "More words go in ARGS: make demo ARGS=--json   make test ARGS='-k drain'"
@@ -41,9 +42,18 @@ chaos:
 	@sh scripts/venv.sh dev
 	@.venv/bin/python -m tests.chaos --seconds 1800 --pause-s 0.4 --per-s 170 $(ARGS)
 
+# Tools that check the Dockerfile and the manifests, apart from the project's environment: tests/deploy uses them.
+deploy-tools: .venv-deploy/.installed
+
+.venv-deploy/.installed: tests/deploy/requirements.txt
+	@sh scripts/venv.sh dev
+	@rm -rf .venv-deploy && .venv/bin/python -m venv .venv-deploy
+	@.venv-deploy/bin/python -m pip install --quiet --no-input --disable-pip-version-check --requirement $<
+	@touch $@
+
 lock:
 	@sh scripts/lock.sh
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-deploy build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find supervisor handlers tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
