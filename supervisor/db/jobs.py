@@ -101,6 +101,9 @@ class Answer(NamedTuple):
     short: bool
     next_s: float | None
     now: float
+    unread: frozenset[int] = frozenset()  # positions in the asked lanes of those not read to their end
+    limited: frozenset[str] = frozenset()  # the queues asked for that have a limit
+    blocked: bool = False  # jobs are due that wait for a place: look again soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +151,14 @@ async def work(
     marks: Sequence[Mark] = (),
     limit: int = 0,
     lookback_s: float = 0.0,
+    hands: int | None = None,
 ) -> Answer:
     """Acknowledge *acks* and claim up to *limit* due jobs of *lanes*, best lane first.
 
     Any number of workers may call this at once; each job goes to one of them. Claimed jobs come lane by
     lane, each in (run_at, id) order; their attempt and token are already counted up. Of several
-    acks of one job only that of its latest run is sent: the others are stale.
+    acks of one job only that of its latest run is sent: the others are stale. Of queues with a limit at
+    most *hands* are claimed (None: *limit*).
 
     Raises:
         psycopg.Error QS001: the session is closed; nothing was acknowledged or claimed.
@@ -174,6 +179,7 @@ async def work(
                 "mark_id": numbers(mark.id for mark in marks),
                 "limit": limit,
                 "lookback_s": lookback_s,
+                "hands": limit if hands is None else hands,
             },
         )
         rows = await cur.fetchall()
@@ -199,6 +205,9 @@ async def work(
         control["short"],
         control["next"],
         control["now"],
+        frozenset(position - 1 for position in control["unread"]),
+        frozenset(control["limited"] or ()),
+        control["blocked"],
     )
 
 

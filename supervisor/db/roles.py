@@ -55,6 +55,8 @@ TABLES: Final[dict[str, Access]] = {
     "history": Access(worker="select, insert", look="select"),
     "history_default": Access(worker="select", look="select"),
     "tally": Access(worker="select, insert, update", look="select"),
+    "queue": Access(worker="select, update", look="select"),
+    "place": Access(worker="select, insert, delete", look="select"),
     "migration": Access(worker="select", look="select"),
     "jobs": Access(worker="select", look="select"),
 }
@@ -65,6 +67,7 @@ SEQUENCES: Final[tuple[str, ...]] = ("job_id_seq",)
 
 _WORKER: Final = ("worker",)
 _OPERATOR: Final = ("operator",)
+_WORKER_AND_OPERATOR: Final = ("worker", "operator")
 FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "enqueue": ("producer", "worker"),
     "enqueue_many": ("producer", "worker"),
@@ -78,8 +81,24 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "move_session": _WORKER,
     "reap": _WORKER,
     "work": _WORKER,
+    "claims_key": _WORKER,
+    "await_claims": _WORKER_AND_OPERATOR,
+    "running_of": _WORKER_AND_OPERATOR,
+    "count_queue": _WORKER_AND_OPERATOR,
+    "held_places": ("worker", "operator", "reader"),
+    "free_places": ("worker", "operator", "reader"),
+    "hold_places": _WORKER,
+    "take_places": _WORKER,
+    "check_queue": (),
+    "tell_queue": _WORKER,
+    "forget_queue": (),
+    "pause_queue": _OPERATOR,
+    "resume_queue": _OPERATOR,
+    "set_queue": _OPERATOR,
+    "unset_queue": _OPERATOR,
     "backoff": _WORKER,
     "own_priority": _WORKER,
+    "noted": _WORKER,
     "bury": _WORKER,
     "move": _WORKER,
     "settle": _WORKER,
@@ -119,6 +138,18 @@ class RolesRefused(SupervisorError):
         )
 
 
+# By name: a function may have a form of the release before beside its own.
+_CALLS: Final = """do $$
+declare
+    f regprocedure;
+begin
+    for f in select p.oid from pg_catalog.pg_proc p
+              where p.pronamespace = '{schema}'::regnamespace and p.proname = any ('{{{functions}}}') loop
+        execute format('grant execute on function %s to {role}', f);
+    end loop;
+end $$;"""
+
+
 def check_prefix(prefix: str) -> str:
     """Return *prefix*, or raise InvalidJob when it cannot begin the names of roles."""
     if not _PREFIX.fullmatch(prefix):
@@ -139,10 +170,7 @@ def creations(missing: Iterable[str]) -> list[str]:
 
 
 def grants(schema: str, roles: dict[str, str]) -> list[str]:
-    """Statements that leave *roles* (name by purpose) with exactly the rights above, and PUBLIC with none.
-
-    Functions are named without their parameters: each has one form only.
-    """
+    """Statements that leave *roles* (name by purpose) with exactly the rights above, and PUBLIC with none."""
     where = _quoted(check_schema(schema))
     everyone = ", ".join(["public", *map(_quoted, roles.values())])
     made = [
@@ -158,9 +186,9 @@ def grants(schema: str, roles: dict[str, str]) -> list[str]:
             if (rights := access.of(purpose))
         ]
     for purpose, name in roles.items():
-        calls = [f"{where}.{_quoted(function)}" for function, whose in FUNCTIONS.items() if purpose in whose]
+        calls = [function for function, whose in FUNCTIONS.items() if purpose in whose]
         if calls:
-            made.append(f"grant execute on function {', '.join(calls)} to {_quoted(name)};")
+            made.append(_CALLS.format(schema=schema, functions=",".join(calls), role=_quoted(name)))
     return made
 
 

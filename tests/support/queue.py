@@ -50,6 +50,9 @@ class Claim:
     short: bool
     next_s: float | None
     now: float
+    unread: tuple[Lane, ...] = ()
+    limited: frozenset[str] = frozenset()
+    blocked: bool = False
 
     @property
     def ids(self) -> list[int]:
@@ -69,9 +72,10 @@ def work(
     acks: Iterable[Held] = (),
     lookback_s: float = 0.0,
     keep: int = 1,
+    hands: int | None = None,
     schema: str = "supervisor",
 ) -> Claim:
-    """Send work() as a worker does."""
+    """Send work() as a worker does; *hands*: for queues with a limit, else for all."""
     acks = list(acks)
     from_marks = [(marks or {}).get(lane, Mark()) for lane in lanes]
     rows = conn.execute(
@@ -88,6 +92,7 @@ def work(
             "mark_id": numbers(mark.id for mark in from_marks),
             "limit": limit,
             "lookback_s": lookback_s,
+            "hands": limit if hands is None else hands,
         },
     ).fetchall()
     control = json.loads(rows.pop()[4])
@@ -99,7 +104,16 @@ def work(
             Held(row[1], row[2], row[6], row[3], lane.queue, lane.priority, row[12], row[4], row[5], row[8], row[9])
         )
     return Claim(
-        jobs, new_marks, control["acked"], control["lost"] or [], control["short"], control["next"], control["now"]
+        jobs,
+        new_marks,
+        control["acked"],
+        control["lost"] or [],
+        control["short"],
+        control["next"],
+        control["now"],
+        tuple(lanes[ord_ - 1] for ord_ in control["unread"]),
+        frozenset(control["limited"] or ()),
+        control["blocked"],
     )
 
 

@@ -8,11 +8,19 @@
 --          2 all. p_queues, p_priorities, p_mark_at, p_mark_id: the lanes to claim from, best first,
 --          with the low-water mark to scan from. p_limit: most jobs to claim; 0 claims none.
 --          p_lookback: scan at least this far back from now: rows commit later than they are stamped.
+--          p_hands: most jobs to claim of queues with a limit: such a job has a place from its claim on, so
+--          it should start at once.
 -- Returns  one row per claimed job (lane = position in p_queues from 1), with its lane's new mark;
 --          then one control row (lane null) whose payload is {"acked", "lost", "short", "next", "now"}:
 --          acks accepted, ids whose lease was lost, whether every lane was read to its end, seconds
 --          to the next job that will be due (null: none), the database's clock in epoch seconds when
---          the lanes were read: nothing that was stamped later can have been seen.
+--          the lanes were read: nothing that was stamped later can have been seen. Where queues have
+--          settings (045_queue.sql) also "unread": the lanes that were not read to their end, "short"
+--          notwithstanding; "limited": the queues asked for that have a limit; "blocked": jobs are due that
+--          wait for a place, look again soon. Jobs left for want of hands alone make it not "short".
+-- Paused, limited   a paused queue's lanes are left out. Those of a limited one are claimed from by themselves,
+--          while this transaction holds the queue's places. Other queues cost one look at an index that is
+--          empty for most, and a shared lock (045_queue.sql says what for).
 -- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
 --          ids, as settle and cancel_job do. Ack first, claim second, as separate statements: fused
 --          into one they can deadlock.
@@ -30,7 +38,8 @@ create or replace function {schema}.work(
     p_mark_at    timestamptz[],
     p_mark_id    bigint[],
     p_limit      integer,
-    p_lookback   interval
+    p_lookback   interval,
+    p_hands      integer
 ) returns table (
     lane integer, id bigint, claims bigint, kind text, payload text, headers text, attempts integer, max_attempts integer,
     crashes integer, suspect boolean, timeout_s float8, created_at timestamptz, run_at timestamptz,
@@ -52,6 +61,25 @@ declare
     v_acked   bigint[] := '{}';
     v_claimed integer := 0;
     v_next    timestamptz;
+    v_set     text[];                      -- the queues asked for that have settings
+    v_capped  text[];                      -- those of them with a limit
+    v_queues  text[] := p_queues;          -- by lane; null: left out, its queue is paused
+    v_limited text[];                      -- by lane; its queue if that has a limit, else null
+    v_count   integer := cardinality(p_queues);
+    v_first   integer := 1;                -- lanes first to last are claimed from in one statement
+    v_last    integer;
+    v_room    integer;
+    v_queue   text;
+    v_hands   integer := p_hands;
+    v_free    integer;                     -- places of v_queue that this call may give away; null: not asked for
+    v_turn    bigint;
+    v_held    bigint[];
+    v_theirs  bigint[];
+    v_ids     bigint[];
+    v_tokens  bigint[];
+    v_unread  integer[] := '{}';
+    v_blocked boolean := false;
+    v_more    boolean := false;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'work needs READ COMMITTED, not %', current_setting('transaction_isolation') using errcode = 'QS002';
@@ -83,43 +111,118 @@ begin
     v_now := clock_timestamp();
     v_floor := v_now - p_lookback;
     if p_limit > 0 then
-        for lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at,
-            mark_at, mark_id in
-            with picked as materialized (
-                select l.ord::integer as lane, low.run_at as mark_at, low.id as mark_id, due.tid
-                  from unnest(p_queues, p_priorities, p_mark_at, p_mark_id) with ordinality as l (queue, priority, at, id, ord)
-                 -- The lane's mark: the lowest row visible as unclaimed, locked or not.
-                 cross join lateral (
-                       select j.run_at, j.id from {schema}.job j
-                        where j.queue = l.queue and j.priority = l.priority and j.lease is null and j.run_at <= v_now
-                          and (j.run_at, j.id + 0) >= (case when l.at < v_floor then l.at else v_floor end,
-                                                       case when l.at < v_floor then l.id else 0 end)
-                        order by j.run_at, j.id + 0 limit 1) low
-                 cross join lateral (
-                       select j.ctid as tid from {schema}.job j
-                        where j.queue = l.queue and j.priority = l.priority and j.lease is null and j.run_at <= v_now
-                          and (j.run_at, j.id + 0) >= (low.run_at, low.id)
-                        order by j.run_at, j.id + 0 limit p_limit
-                          for no key update skip locked) due
-                 limit p_limit)
-            update {schema}.job j
-               set lease = p_session, claims = j.claims + 1, attempts = j.attempts + 1, started_at = v_now
-              from picked p
-             where j.ctid = p.tid
-            returning p.lane, j.id, j.claims, j.kind, j.payload::text, j.headers::text, j.attempts, j.max_attempts, j.crashes,
-                      j.suspect, extract(epoch from j.timeout)::float8, j.created_at, j.run_at, p.mark_at, p.mark_id
-        loop
-            v_claimed := v_claimed + 1;
-            return next;
-        end loop;
-        if v_claimed < p_limit then
-            select min(soon.run_at) into v_next
-              from unnest(p_queues, p_priorities) as l (queue, priority)
-             cross join lateral (
-                   select j.run_at from {schema}.job j
-                    where j.queue = l.queue and j.priority = l.priority and j.lease is null and j.run_at > v_now
-                    order by j.run_at, j.id + 0 limit 1) soon;
+        -- The lock before the look: whoever counts what runs waits for those that did not see the limit.
+        perform pg_advisory_xact_lock_shared({schema}.claims_key());
+        select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is null) into v_set, v_capped
+          from {schema}.queue q
+         where q.name = any (p_queues) and (q.paused_at is not null or q.max_running is not null);
+        if v_set is not null then
+            select array_agg(case when l.queue <> all (v_set) or l.queue = any (v_capped) then l.queue end order by l.ord),
+                   array_agg(case when l.queue = any (v_capped) then l.queue end order by l.ord)
+              into v_queues, v_limited
+              from unnest(p_queues) with ordinality as l (queue, ord);
+            for i in 1 .. v_count loop
+                if v_queues[i] is null then
+                    v_unread := v_unread || i;
+                end if;
+            end loop;
         end if;
+    end if;
+    while v_claimed < p_limit and v_first <= v_count loop
+        v_last := v_count;
+        v_room := p_limit - v_claimed;
+        v_queue := null;
+        if v_set is not null then
+            v_queue := v_limited[v_first];
+            v_last := v_first;
+            while v_last < v_count and v_limited[v_last + 1] is not distinct from v_queue loop
+                v_last := v_last + 1;
+            end loop;
+        end if;
+        if v_queue is not null then
+            v_ids := '{}';
+            v_tokens := '{}';
+            v_free := null;
+            perform from unnest(p_priorities[v_first:v_last], p_mark_at[v_first:v_last], p_mark_id[v_first:v_last])
+                         as l (priority, at, id)
+              cross join lateral (
+                    select from {schema}.job j
+                     where j.queue = v_queue and j.priority = l.priority and j.lease is null and j.run_at <= v_now
+                       and (j.run_at, j.id + 0) >= (case when l.at < v_floor then l.at else v_floor end,
+                                                    case when l.at < v_floor then l.id else 0 end)
+                     order by j.run_at, j.id + 0 limit 1) low
+              limit 1;
+            if not found then
+                v_room := 0;
+            elsif v_hands <= 0 then
+                -- For others to claim, unless this call could not have taken one in any case.
+                v_more := v_more or p_hands > 0;
+                v_room := 0;
+                v_unread := v_unread || array(select generate_series(v_first, v_last));
+            else
+                select h.free, h.turn, h.ids, h.tokens into v_free, v_turn, v_held, v_theirs from {schema}.hold_places(v_queue) h;
+                v_room := least(v_room, v_hands, v_free);
+            end if;
+        end if;
+        if v_room > 0 then
+            for lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at,
+                mark_at, mark_id in
+                with picked as materialized (
+                    select l.ord::integer + v_first - 1 as lane, low.run_at as mark_at, low.id as mark_id, due.tid
+                      from unnest(v_queues[v_first:v_last], p_priorities[v_first:v_last], p_mark_at[v_first:v_last],
+                                  p_mark_id[v_first:v_last]) with ordinality as l (queue, priority, at, id, ord)
+                     -- The lane's mark: the lowest row visible as unclaimed, locked or not.
+                     cross join lateral (
+                           select j.run_at, j.id from {schema}.job j
+                            where j.queue = l.queue and j.priority = l.priority and j.lease is null and j.run_at <= v_now
+                              and (j.run_at, j.id + 0) >= (case when l.at < v_floor then l.at else v_floor end,
+                                                           case when l.at < v_floor then l.id else 0 end)
+                            order by j.run_at, j.id + 0 limit 1) low
+                     cross join lateral (
+                           select j.ctid as tid from {schema}.job j
+                            where j.queue = l.queue and j.priority = l.priority and j.lease is null and j.run_at <= v_now
+                              and (j.run_at, j.id + 0) >= (low.run_at, low.id)
+                            order by j.run_at, j.id + 0 limit v_room
+                              for no key update skip locked) due
+                     limit v_room)
+                update {schema}.job j
+                   set lease = p_session, claims = j.claims + 1, attempts = j.attempts + 1, started_at = v_now
+                  from picked p
+                 where j.ctid = p.tid
+                returning p.lane, j.id, j.claims, j.kind, j.payload::text, j.headers::text, j.attempts, j.max_attempts, j.crashes,
+                          j.suspect, extract(epoch from j.timeout)::float8, j.created_at, j.run_at, p.mark_at, p.mark_id
+            loop
+                v_claimed := v_claimed + 1;
+                if v_queue is not null then
+                    v_ids := v_ids || id;
+                    v_tokens := v_tokens || claims;
+                end if;
+                return next;
+            end loop;
+        end if;
+        if v_queue is not null and v_free is not null then
+            if v_ids <> '{}' then
+                perform {schema}.take_places(v_queue, v_turn, v_held || v_ids, v_theirs || v_tokens);
+            end if;
+            if cardinality(v_ids) >= v_room then
+                v_unread := v_unread || array(select generate_series(v_first, v_last));
+                if cardinality(v_ids) >= v_free then
+                    v_blocked := true;
+                elsif cardinality(v_ids) >= v_hands then
+                    v_more := true;
+                end if;
+            end if;
+            v_hands := v_hands - cardinality(v_ids);
+        end if;
+        v_first := v_last + 1;
+    end loop;
+    if v_claimed < p_limit then
+        select min(soon.run_at) into v_next
+          from unnest(v_queues, p_priorities) as l (queue, priority)
+         cross join lateral (
+               select j.run_at from {schema}.job j
+                where j.queue = l.queue and j.priority = l.priority and j.lease is null and j.run_at > v_now
+                order by j.run_at, j.id + 0 limit 1) soon;
     end if;
 
     lane := null; id := null; claims := null; kind := null; headers := null;
@@ -129,9 +232,34 @@ begin
         'acked', cardinality(v_acked),
         'lost', case when cardinality(v_acked) < cardinality(p_ids)
                      then (select array_agg(x) from unnest(p_ids) x where x <> all (v_acked)) end,
-        'short', v_claimed < p_limit,
+        'short', v_claimed < p_limit and not v_more,
         'next', case when isfinite(v_next) then extract(epoch from v_next - clock_timestamp()) end,
-        'now', extract(epoch from v_now))::text;
+        'now', extract(epoch from v_now),
+        'unread', v_unread,
+        'limited', v_capped,
+        'blocked', v_blocked)::text;
     return next;
 end
+$fn$;
+
+-- work, as the release before calls it: with hands for all that it claims.
+create or replace function {schema}.work(
+    p_session    bigint,
+    p_ids        bigint[],
+    p_claims     bigint[],
+    p_took       float8[],
+    p_keep       integer,
+    p_queues     text[],
+    p_priorities smallint[],
+    p_mark_at    timestamptz[],
+    p_mark_id    bigint[],
+    p_limit      integer,
+    p_lookback   interval
+) returns table (
+    lane integer, id bigint, claims bigint, kind text, payload text, headers text, attempts integer, max_attempts integer,
+    crashes integer, suspect boolean, timeout_s float8, created_at timestamptz, run_at timestamptz,
+    mark_at timestamptz, mark_id bigint
+) language sql as $fn$
+    select * from {schema}.work(p_session, p_ids, p_claims, p_took, p_keep, p_queues, p_priorities, p_mark_at, p_mark_id, p_limit,
+                                p_lookback, p_limit)
 $fn$;

@@ -64,8 +64,9 @@ $fn$;
 -- low_water: where each lane's unclaimed rows begin, and when its next job is due.
 --
 -- Params   lanes with the mark to start from. p_lookback: a mark never rises above now minus this.
--- Returns  per lane (ord from 1): the mark, whether a job is due now, seconds to the next later one
---          (null: none), and how long the look took in milliseconds (what the published mark saves).
+-- Returns  per lane (ord from 1): the mark, whether a job is due now and can be claimed (its queue is neither
+--          paused nor full), seconds to the next later one (null: none, or paused), and how long the look took
+--          in milliseconds (what the published mark saves).
 create or replace function {schema}.low_water(p_queues text[], p_priorities smallint[], p_at timestamptz[], p_id bigint[],
                                               p_lookback interval)
 returns table (ord integer, mark_at timestamptz, mark_id bigint, due boolean, next_s float8, cost_ms float8)
@@ -78,9 +79,13 @@ set jit = off
 as $fn$
 #variable_conflict use_column
 declare
-    v_now   timestamptz;
-    v_floor timestamptz;
+    v_now    timestamptz;
+    v_floor  timestamptz;
+    v_set    text[];  -- the queues asked for that have settings
+    v_paused text[];
 begin
+    select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is not null) into v_set, v_paused
+      from {schema}.queue q where q.name = any (p_queues);
     for i in 1 .. coalesce(cardinality(p_queues), 0) loop
         v_now := clock_timestamp();
         v_floor := v_now - p_lookback;
@@ -95,6 +100,14 @@ begin
             mark_id := 0;
         end if;
         cost_ms := extract(epoch from clock_timestamp() - v_now) * 1000;
+        if due and p_queues[i] = any (v_set) then
+            due := {schema}.free_places(p_queues[i]) is distinct from 0;
+        end if;
+        next_s := null;
+        if p_queues[i] = any (v_paused) then
+            return next;
+            continue;
+        end if;
         select extract(epoch from j.run_at - clock_timestamp()) into next_s from {schema}.job j
          where j.queue = p_queues[i] and j.priority = p_priorities[i] and j.lease is null
            and j.run_at > v_now and j.run_at < 'infinity'

@@ -2,10 +2,10 @@
 --
 -- Params   session; ids, claims, took: array literals of one length; keep: 0, 1, 2; queues,
 --          priorities, mark_at, mark_id: array literals of one length, best lane first; limit;
---          lookback_s.
+--          lookback_s; hands: most jobs of limited queues.
 -- Returns  claimed jobs, then one control row (lane is null). No rows is not possible.
 select lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at,
        to_char(mark_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US"+00"'), mark_id
   from {schema}.work(%(session)s, %(ids)s::bigint[], %(claims)s::bigint[], %(took)s::float8[], %(keep)s,
                      %(queues)s::text[], %(priorities)s::smallint[], %(mark_at)s::timestamptz[], %(mark_id)s::bigint[],
-                     %(limit)s, make_interval(secs => %(lookback_s)s))
+                     %(limit)s, make_interval(secs => %(lookback_s)s), %(hands)s)

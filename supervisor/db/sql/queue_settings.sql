@@ -1,0 +1,9 @@
+-- queue_settings: every queue that has settings, and how many of its places are taken.
+--
+-- Returns  name, paused_at, paused_by, max_running, limited_at, counted, running (null: no limit).
+-- Locks    none.
+-- Index    place_pkey and job_pkey, as often as there are places.
+select q.name, q.paused_at, q.paused_by, q.max_running, q.limited_at, q.counted,
+       case when q.max_running is not null then (select cardinality(h.ids) from {schema}.held_places(q.name) h) end
+  from {schema}.queue q
+ order by q.name
