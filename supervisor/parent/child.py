@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from supervisor.clock import to_ns
+from supervisor.metrics import OTHER
 from supervisor.parent.spawn import Spawned
 from supervisor.parent.states import NEXT, Happened, State
 from supervisor.wire.board import Phase, Snapshot
@@ -38,6 +39,10 @@ class Child:
         self.caused: str | None = None
         """Why the parent ended it; None while it has not."""
         self.birth_rss = 0
+        self.queues: tuple[str, ...] = ()
+        """The queues that its scoreboard numbers, from 1."""
+        self.counted_before = 0.0
+        """Runs in its slot's metrics when it was forked."""
         self.hungry = False
         """It looked for jobs and found no more; a wake would find it idle."""
         self.woken_at = 0.0
@@ -71,6 +76,10 @@ class Child:
     def busy(self) -> bool:
         """Whether it runs jobs now."""
         return any(entry.phase is Phase.STARTED for entry in self.snapshot().entries)
+
+    def queue_named(self, place: int) -> str:
+        """The label of the queue with that number on its scoreboard."""
+        return self.queues[place - 1] if 0 < place <= len(self.queues) else OTHER
 
     def wake(self, message: Wake) -> None:
         """Tell it to look for jobs."""

@@ -14,6 +14,18 @@ _CODES = {
 }
 
 
+def death_word(code: int | None) -> str:
+    """The signal's name, or "exit" with one of our own exit codes, or just "exit": a label with few values."""
+    if code is None:
+        return "unknown"
+    if code < 0:
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return "signal"
+    return f"exit {code}" if code in _CODES else "exit"
+
+
 def say_death(slot: int, pid: int, code: int | None, *, oom: bool) -> str:
     """One line: which worker, by which signal or exit code, and whether memory was the reason."""
     if code is not None and code < 0:

@@ -22,16 +22,16 @@ from typing import Final
 from supervisor import exits
 from supervisor.clock import remaining
 from supervisor.db import jobs
-from supervisor.db.jobs import Connection
+from supervisor.db.jobs import Connection, Settlement
 from supervisor.db.link import DatabaseError, Link, first_line, in_transaction
 from supervisor.errors import DatabaseUnavailable, HandlersFailed
 from supervisor.grace import KILL_AFTER_DRAIN_S
 from supervisor.log import Repeats, get_logger
-from supervisor.metrics import clear_gauges, metrics
+from supervisor.metrics import bounded_label, clear_gauges, metrics, register_labels, totals
 from supervisor.parent.child import Child
-from supervisor.parent.deaths import oom_kills, say_death
+from supervisor.parent.deaths import death_word, oom_kills, say_death
 from supervisor.parent.limits import memory_there_is, senseless
-from supervisor.parent.recover import Death, culprit, judge
+from supervisor.parent.recover import Death, culprit, judge, uncounted
 from supervisor.parent.spawn import ForkServer, SpawnFailed
 from supervisor.parent.states import Happened, Restart, State, restart
 from supervisor.settings import Settings
@@ -164,12 +164,14 @@ class Fleet:
 
     async def _fill(self, slot: int) -> None:
         while not self._stopping:
+            counted = self._counted_by(slot)
             try:
                 spawned = await self._fork_server.spawn(self._config(slot), self._entries)
             except SpawnFailed as error:
                 await self._spawn_failed(slot, error)
                 continue
             child = Child(slot, spawned, on_message=self._heard, on_exit=self._exited)
+            child.counted_before = counted
             self._children[slot] = child
             self._recycle_limits[child.pid] = (
                 (self._settings.max_age_s or float("inf")) * random.uniform(0.9, 1.1),
@@ -196,6 +198,9 @@ class Fleet:
             case Ready():
                 child.happened(Happened.READY)
                 child.birth_rss = message.rss
+                child.queues = message.queues
+                register_labels("kind", message.kinds)
+                register_labels("queue", message.queues)
                 log.info(
                     "worker.ready",
                     slot=child.slot,
@@ -257,7 +262,7 @@ class Fleet:
         if orderly and code == exits.CUT and self._stopping:
             self.cut += 1
         if caused is None or caused == "fault":
-            metrics().crashes.labels(str(code)).inc()
+            metrics().crashes.labels(death_word(code)).inc()
         self._later(self._recover(child, board, death))
         self._restart(child, code, death, orderly)
         self._left.set()
@@ -336,6 +341,7 @@ class Fleet:
                     await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                     pause = min(2.0, pause * 2)
             self._on_recovered()
+            self._count(child, board, settlements, moved, live)
             if settlements and not live:
                 # Others took the session for dead before we could say what became of these.
                 metrics().leases_lost.inc(len(settlements) - len(moved))
@@ -365,6 +371,24 @@ class Fleet:
             if not self._recovering:
                 self._settled.set()
             child.close()
+
+    def _counted_by(self, slot: int) -> float:
+        """Runs that workers of this slot have counted in its files."""
+        return sum(totals(self._metrics_dir, "supervisor_jobs_total", "outcome", slot=f"w{slot}").values())
+
+    def _count(
+        self, child: Child, board: Snapshot, settled: list[Settlement], moved: list[jobs.Settled], live: bool
+    ) -> None:
+        """Count the runs that are stored and that the dead worker has not counted itself."""
+        numbers = metrics()
+        begun = self._counted_by(child.slot) - child.counted_before - board.counted
+        became = {item.id: item.status for item in moved}
+        ended, released = uncounted(board, settled, became, live=live, begun=round(begun))
+        for entry, outcome in ended:
+            kind = bounded_label("kind", entry.kind)
+            numbers.jobs.labels(child.queue_named(entry.queue), kind, outcome).inc()
+        for entry in released:
+            numbers.released.labels(child.queue_named(entry.queue), entry.reason or "neighbour_died").inc()
 
     # ---- stopping and recycling
 

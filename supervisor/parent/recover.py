@@ -20,6 +20,7 @@ another's sake. Nothing is written for a job whose lease has moved on: every wri
 Elsewhere: the pages (wire/board.py); what the events do (functions/060_settle.sql).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.db.jobs import Settlement
@@ -67,6 +68,41 @@ def _outcome(entry: Entry, started: list[Entry], death: Death) -> Outcome:
         return Outcome("crashed", f"its worker died while running it: {death.why}{trace}", None, "crash")
     others = ", ".join(str(other.job_id) for other in started if other is not entry)[:200]
     return Outcome("suspect", f"its worker died while running it and jobs {others}: {death.why}", None, "suspect")
+
+
+def uncounted(
+    board: Snapshot, settlements: Sequence[Settlement], became: Mapping[int, str], *, live: bool, begun: int
+) -> tuple[list[tuple[Entry, str]], list[Entry]]:
+    """Runs that are stored but not in the dead worker's own numbers, each with its outcome; and what was given back.
+
+    A worker counts a batch of runs when the database has answered, takes them off its board, and notes there
+    how many it has counted. It may have died anywhere in between:
+
+        settled by us now                      it had not counted them
+        returned, not settled, session live    the database had stored them before: the worker was about to
+                                               count them, or had begun to
+
+    Args:
+        became: What the settlements just made of jobs, by id; one that is missing was stored or lost before.
+        live: Whether the worker's session still held its leases.
+        begun: How many runs its files have beyond those it noted on its board.
+    """
+    told = {item.id: item.outcome.event for item in settlements}
+    ended: list[tuple[Entry, str]] = []
+    stored: list[tuple[Entry, str]] = []
+    released: list[Entry] = []
+    for entry in board.entries:
+        status = became.get(entry.job_id)
+        if status is None:
+            if live and entry.phase is Phase.RETURNED and entry.started_ns:
+                stored.append((entry, entry.event))
+        elif status != "queued":
+            ended.append((entry, status))
+        elif entry.started_ns:
+            ended.append((entry, told[entry.job_id]))
+        else:
+            released.append(entry)
+    return ended + stored[max(0, begun) :], released
 
 
 def culprit(settlements: list[Settlement]) -> int | None:

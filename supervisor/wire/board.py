@@ -12,8 +12,8 @@ writes two words, the lease and a flag, on a line of its own.
 Layout, little endian, offsets in bytes:
 
     0     <4sIQQ  magic "BRD1", entries; lease_until (monotonic ns); flags    line of the parent
-    64    <QqQQQQqQQ  pid, session, tick (monotonic ns), state, busy,         lines of the worker
-                  running, next session (0: none), jobs ended, rss (bytes)
+    64    <QqQQQQqQQQ  pid, session, tick (monotonic ns), state, busy,         lines of the worker
+                  running, next session (0: none), jobs ended, rss (bytes), runs counted
     256   entries of 256 bytes:
        0  <Q  sequence: odd while the entry is being written
        8  B   phase: 0 free, 1 claimed, 2 started, 3 returned
@@ -21,7 +21,7 @@ Layout, little endian, offsets in bytes:
       16  <qqQ  job id, token, claimed (monotonic ns)
       40  <QQ   started, deadline (monotonic ns; deadline 0: none)
       56  <dBB  delay (seconds; NaN: none), event (index in EVENTS), length of error
-      66  <BB   flags (1: suspect), length of kind
+      66  <BBH  flags (1: suspect), length of kind, queue (its place among the known ones from 1; 0: another)
       72  48 bytes   kind, UTF-8
      120  128 bytes  error, UTF-8
      248  8 bytes    reason, ASCII, NUL padded
@@ -78,15 +78,15 @@ SUSPECT: Final = 1
 
 _EVENT_INDEX: Final = {event: index for index, event in enumerate(EVENTS)}
 _TOP = struct.Struct("<4sI")
-_CLAIM = struct.Struct("<qqQQQdBBBB4x48s")  # from 16: all fields but sequence and phase
+_CLAIM = struct.Struct("<qqQQQdBBBBH2x48s")  # from 16: all fields but sequence and phase
 _START = struct.Struct("<QQ")  # from 40
 _RETURN = struct.Struct("<dBB")  # from 56
-_WHOLE = struct.Struct("<QBB6xqqQQQdBBBB4x48s128s8s")
+_WHOLE = struct.Struct("<QBB6xqqQQQdBBBBH2x48s128s8s")
 assert _WHOLE.size == ENTRY
 
 # Header words as indices of 8 bytes.
 _LEASE, _FLAGS = 1, 2
-_PID, _SESSION, _TICK, _STATE, _BUSY, _RUNNING, _NEXT, _ENDED, _RSS = 8, 9, 10, 11, 12, 13, 14, 15, 16
+_PID, _SESSION, _TICK, _STATE, _BUSY, _RUNNING, _NEXT, _ENDED, _RSS, _COUNTED = 8, 9, 10, 11, 12, 13, 14, 15, 16, 17
 _NAN = math.nan
 _NO_REASON = bytes(8)
 
@@ -128,6 +128,7 @@ class Entry:
     reason: str | None  # cut at 8 bytes
     killed: bool  # the parent killed the worker for this job's deadline
     torn: bool  # caught in a write: final for a dead worker; of a living one, read again before acting on it
+    queue: int = 0  # its place among the queues that Ready named, from 1; 0: another
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class Snapshot:
     ended: int  # jobs ended since its start
     rss: int  # bytes, as of its last tick
     entries: list[Entry]
+    counted: int = 0  # runs that are in the metrics and on the board no more
 
 
 class Board:
@@ -203,7 +205,7 @@ class Board:
 
     # -- The worker's side ------------------------------------------------------------------
 
-    def claim(self, job_id: int, token: int, kind: str, *, suspect: bool = False) -> int:
+    def claim(self, job_id: int, token: int, kind: str, *, suspect: bool = False, queue: int = 0) -> int:
         """Note a job that was claimed; returns its entry, for the other calls."""
         try:
             index = self._free.popleft()
@@ -214,7 +216,8 @@ class Board:
         word = offset >> 3
         sequence = self._sequence[index] + 2
         self._words[word] = sequence - 1
-        _CLAIM.pack_into(self._map, offset + 16, job_id, token, monotonic_ns(), 0, 0, _NAN, 0, 0, suspect, length, text)
+        now = monotonic_ns()
+        _CLAIM.pack_into(self._map, offset + 16, job_id, token, now, 0, 0, _NAN, 0, 0, suspect, length, queue, text)
         self._phases[index] = 1
         self._words[word] = self._sequence[index] = sequence
         return index
@@ -281,6 +284,7 @@ class Board:
         next_session: int | None = None,
         ended: int | None = None,
         rss: int | None = None,
+        counted: int | None = None,
     ) -> None:
         if pid is not None:
             self._words[_PID] = pid
@@ -298,6 +302,8 @@ class Board:
             self._words[_ENDED] = ended
         if rss is not None:
             self._words[_RSS] = rss
+        if counted is not None:
+            self._words[_COUNTED] = counted
 
     def fault_fd(self) -> int:
         """A descriptor to which a fatal error may write its last words: they are found here by `fault`."""
@@ -348,6 +354,7 @@ class Board:
             ended=words[_ENDED],
             rss=words[_RSS],
             entries=entries,
+            counted=words[_COUNTED],
         )
 
     def fault(self) -> str:
@@ -411,7 +418,7 @@ def _cut(text: str, limit: int) -> bytes:
 def _decode(index: int, copy: bytes, *, torn: bool) -> Entry | None:
     (
         _, phase, killed, job_id, token, claimed, started, deadline,
-        delay, event, error_length, flags, kind_length, kind, error, reason,
+        delay, event, error_length, flags, kind_length, queue, kind, error, reason,
     ) = _WHOLE.unpack(copy)  # fmt: skip
     if phase == Phase.FREE:
         return None
@@ -435,4 +442,5 @@ def _decode(index: int, copy: bytes, *, torn: bool) -> Entry | None:
         reason=reason.rstrip(b"\0").decode("utf-8", "replace") or None if returned else None,
         killed=bool(killed),
         torn=torn,
+        queue=queue,
     )

@@ -130,6 +130,7 @@ class Ready:
     session: int
     kinds: tuple[str, ...]
     rss: int  # bytes at birth
+    queues: tuple[str, ...] = ()  # known by name, in the order in which the scoreboard numbers them
     t: Literal["ready"] = "ready"
 
     @property

@@ -30,6 +30,7 @@ from supervisor.metrics import metrics
 from supervisor.outcome import Outcome
 from supervisor.settings import Settings
 from supervisor.wire.board import Board
+from supervisor.worker.counts import Counts
 from supervisor.worker.marks import Marks
 from supervisor.worker.run import Run
 from supervisor.worker.session import Session
@@ -68,6 +69,7 @@ class Exchange:
         marks: Marks,
         settings: Settings,
         board: Board,
+        counts: Counts,
         on_dry: Callable[[float | None], None],
         on_full: Callable[[], None],
     ) -> None:
@@ -80,6 +82,7 @@ class Exchange:
         self._unknown_limit_s = settings.unknown_kind_limit_s
         self._max_unacked = settings.max_unacked
         self._board = board
+        self._counts = counts
         self._on_dry = on_dry
         self._on_full = on_full
         self.executor: Jobs | None = None
@@ -93,7 +96,7 @@ class Exchange:
         self._check = False
         self._suspect_asked: asyncio.Future[bool] | None = None
         self._in_doubt: set[int] = set()
-        self._doubtful: list[tuple[int, int, bool]] = []
+        self._doubtful: list[Run] = []
         self._ack_batch = _MOST_RESULTS
         self._repeats = Repeats()
         self._told = Told()
@@ -110,13 +113,15 @@ class Exchange:
             return
         if run.started:
             self.jobs_done += 1
-            metrics().job_ended(run.job.queue, run.job.kind, outcome.event, run.ended - run.started)
         if run.unsure:
             self._in_doubt.add(run.job.id)
         if run.lost or run.finished:
             if run.finished and outcome.event != "done":
                 log.warning("job.raised_after_commit", job_id=run.job.id, kind=run.job.kind, error=outcome.error)
+            if run.finished:
+                self._count([(run, "done")])
             self._board.free(run.entry)
+            self._counts.settled()
         elif outcome.event == "done":
             self._done.append(run)
         else:
@@ -284,7 +289,7 @@ class Exchange:
             raise
         self._ack_batch = min(_MOST_RESULTS, self._ack_batch * 2)
         del self._done[: len(done)]
-        self._acknowledged(done, answer, sent)
+        self._acknowledged(done, answer, sent, limit)
         if suspect and limit:
             self._claimed_suspect(answer)
         elif limit:
@@ -295,7 +300,6 @@ class Exchange:
 
     def _claimed_suspect(self, answer: Answer) -> None:
         for job in answer.jobs:
-            metrics().job_started(job.queue, answer.now - job.run_at.timestamp())
             if self.executor is not None:
                 self.executor.take_alone(job)
         self._suspect_answered(bool(answer.jobs))
@@ -306,33 +310,42 @@ class Exchange:
             self._done.append(self._done.pop(0))
         self._ack_batch = max(1, count // 2)
 
-    def _acknowledged(self, done: list[Run], answer: Answer, sent: float) -> None:
-        if done:
-            metrics().ack_seconds.observe(time.monotonic() - sent)
+    def _acknowledged(self, done: list[Run], answer: Answer, sent: float, limit: int) -> None:
+        self._counts.answered(answer.now, claimed=len(answer.jobs) if limit else None, acked=len(done), sent=sent)
         if answer.lost:
             lost = set(answer.lost)
             self._report_lost([run for run in done if run.job.id in lost])
+            self._count([(run, "done") for run in done if run.job.id not in lost])
+        else:
+            self._count([(run, "done") for run in done])
         if self._told.each:
             for run in done:
                 if run.job.id not in answer.lost:
                     self._told.done(run)
-        for run in done:
+        self._forget(done)
+
+    def _count(self, stored: list[tuple[Run, str]]) -> None:
+        """Runs that the database has stored, with what their jobs are now; before they leave the scoreboard."""
+        now = time.monotonic()
+        for run, status in stored:
+            self._counts.stored(run, status, now)
+        self._counts.flush()
+
+    def _forget(self, runs: list[Run]) -> None:
+        for run in runs:
             self._board.free(run.entry)
             self._in_doubt.discard(run.job.id)
+        self._counts.settled()
 
     def _claimed(self, lanes: list[jobs.Lane], answer: Answer, limit: int, lookback_s: float) -> None:
         self._marks.learn(lanes, answer, lookback_s)
-        count = metrics()
-        count.claims.inc()
-        count.claim_batch.observe(len(answer.jobs))
         if answer.jobs and self.executor is not None:
-            for job in answer.jobs:
-                count.job_started(job.queue, answer.now - job.run_at.timestamp())
             if self._claiming:
                 self.executor.take(answer.jobs)
             else:
                 self._release_claimed(answer.jobs)
         if answer.short:
+            self._counts.dry()
             self._on_dry(answer.next_s)
         else:
             self._want = True
@@ -341,7 +354,8 @@ class Exchange:
     def _release_claimed(self, claimed: list[ClaimedJob]) -> None:
         """A claim that was under way when the drain began: hand all of it back at once."""
         for job in claimed:
-            run = Run(job, self._board.claim(job.id, job.token, job.kind, suspect=job.suspect))
+            place = self._counts.place(job.queue)
+            run = Run(job, self._board.claim(job.id, job.token, job.kind, suspect=job.suspect, queue=place))
             run.outcome = Outcome("released", reason="drain")
             self.returned(run)
 
@@ -377,13 +391,11 @@ class Exchange:
         gone = set(map(id, batch))
         self._other = [run for run in self._other if id(run) not in gone]
         for run in batch:
-            self._board.free(run.entry)
-            self._in_doubt.discard(run.job.id)
             if run.job.id in answered:
                 self._told.stored(run, answered[run.job.id])
-            if run.outcome is not None and not run.started:
-                self.released += 1
-                metrics().released.labels(run.outcome.reason or run.outcome.event).inc()
+        self._count([(run, answered[run.job.id].status) for run in batch if run.job.id in answered])
+        self._forget(batch)
+        self.released += sum(not run.started for run in batch)
 
     async def _settle_refused(self, batch: list[Run], error: DatabaseError) -> None:
         """Some result cannot be stored as it is: find it by halves, and store it without its text."""
@@ -416,11 +428,7 @@ class Exchange:
     def _report_lost(self, runs: list[Run]) -> None:
         """Results that changed nothing: their leases had passed, or, of those in doubt, they were stored before."""
         self._say_lost([run.job.id for run in runs if run.job.id not in self._in_doubt])
-        self._doubtful += [
-            (run.job.id, run.job.token, run.outcome is not None and run.outcome.event == "done")
-            for run in runs
-            if run.job.id in self._in_doubt
-        ]
+        self._doubtful += [run for run in runs if run.job.id in self._in_doubt]
 
     def _say_lost(self, ids: list[int]) -> None:
         if ids:
@@ -429,10 +437,15 @@ class Exchange:
 
     async def _resolve_doubts(self) -> None:
         """Ask which of the results in doubt were stored: only the others lost their leases."""
-        asked = self._doubtful
-        lost = await self._link.call(lambda conn: jobs.overtaken(conn, self._schema, asked))
-        del self._doubtful[: len(asked)]
+        doubtful = list(self._doubtful)
+        asked = [
+            (run.job.id, run.job.token, run.outcome is not None and run.outcome.event == "done") for run in doubtful
+        ]
+        lost = set(await self._link.call(lambda conn: jobs.overtaken(conn, self._schema, asked)))
+        del self._doubtful[: len(doubtful)]
         self._say_lost(sorted(lost))
+        self._count([(run, "queued") for run in doubtful if run.job.id not in lost])
+        self._counts.settled()
 
     async def _move_session(self) -> None:
         held = [*(self.executor.held() if self.executor else []), *self._done, *self._other]

@@ -34,6 +34,7 @@ from supervisor.log import Repeats, bind, enabled, get_logger
 from supervisor.metrics import metrics
 from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
+from supervisor.worker.counts import Counts
 from supervisor.worker.run import Run, RunServices, TransactionDesk
 from supervisor.worker.threads import NoThread, Threads
 from supervisor.worker.tracing import NO_SPAN, Traces
@@ -74,6 +75,7 @@ class Executor:
         slots: int,
         prefetch: int,
         board: Board,
+        counts: Counts,
         handlers: Mapping[str, Handler[Any]],
         desk: TransactionDesk,
         sink: Sink,
@@ -83,6 +85,7 @@ class Executor:
         self._slots = slots
         self._prefetch = prefetch
         self._board = board
+        self._counts = counts
         self._handlers = handlers
         self._desk = desk
         self._sink = sink
@@ -136,8 +139,10 @@ class Executor:
 
     def take(self, jobs: list[ClaimedJob]) -> None:
         """Hold *jobs*, just claimed, and start what fits."""
-        claim = self._board.claim
-        self._backlog.extend(Run(job, claim(job.id, job.token, job.kind, suspect=job.suspect)) for job in jobs)
+        claim, place = self._board.claim, self._counts.place
+        self._backlog.extend(
+            Run(job, claim(job.id, job.token, job.kind, suspect=job.suspect, queue=place(job.queue))) for job in jobs
+        )
         if self._alone:  # claimed just before it became quiet
             for run in self.give_back():
                 self._end(run, Outcome("released", reason="isolation"))
@@ -171,7 +176,8 @@ class Executor:
 
     def take_alone(self, job: ClaimedJob) -> None:
         """Hold a suspect and start it; `ended` waits for it."""
-        run = Run(job, self._board.claim(job.id, job.token, job.kind, suspect=True))
+        place = self._counts.place(job.queue)
+        run = Run(job, self._board.claim(job.id, job.token, job.kind, suspect=True, queue=place))
         if self._stopped or not self._alone or self._resumes is not None or time.monotonic() >= self._lease_until():
             self._end(run, Outcome("released", reason="isolation"))
         else:
@@ -268,6 +274,7 @@ class Executor:
         else:
             call = self._outside.copy().run
             run.task = self._threads.submit(lambda _: self._returned(run), call, self._run_sync, run, handler)
+        self._counts.started(run)
 
     def _context(self, run: Run, deadline: float | None) -> Job:
         """What the handler may know of this run; made only for handlers that ask for it."""

@@ -56,6 +56,7 @@ from supervisor.wire.messages import (
     Wake,
 )
 from supervisor.worker import tracing
+from supervisor.worker.counts import Counts
 from supervisor.worker.exchange import Exchange, keep_level
 from supervisor.worker.executor import Executor
 from supervisor.worker.isolation import isolate
@@ -161,6 +162,7 @@ class Worker:
         metrics.register_labels("kind", self._handlers)
         metrics.register_labels("queue", [q.name for q in settings.queues if q.name != "*"])
         metrics.register_labels("queue", sorted({h.queue for h in self._handlers.values()}))
+        counts = self._counts = Counts(metrics.metrics(), self._board)
         link = self._new_link(_HOUSE_LINK)
         pools = HandlerPools(
             config.database_url,
@@ -184,6 +186,7 @@ class Worker:
             marks=self._marks,
             settings=settings,
             board=self._board,
+            counts=counts,
             on_dry=self._dry,
             on_full=self._full,
         )
@@ -191,6 +194,7 @@ class Worker:
             slots=settings.concurrency,
             prefetch=settings.prefetch,
             board=self._board,
+            counts=counts,
             handlers=self._handlers,
             desk=TransactionDesk(pools, settings.schema_, keep_level(settings), lambda: self._session.id),
             sink=self._exchange,
@@ -207,7 +211,8 @@ class Worker:
         try:
             if await self._open_session():
                 self._board.set_header(state=WorkerState.READY)
-                self._channel.send(Ready(os.getpid(), self._session.id, tuple(sorted(self._handlers)), _rss()))
+                kinds, queues = tuple(sorted(self._handlers)), metrics.known_labels("queue")
+                self._channel.send(Ready(os.getpid(), self._session.id, kinds, _rss(), queues))
                 self._exchange.wake()
                 await self._until_draining()
             return await self._leave(exchange, link, pools)
@@ -262,6 +267,7 @@ class Worker:
     def _heard(self, message: Message) -> None:
         match message:
             case Wake():
+                self._counts.woken()
                 for point in message.set_back:
                     if self._marks.serves(point.queue):
                         self._marks.set_back(Lane(point.queue, point.priority), mark_at(point.at_us))
@@ -362,6 +368,7 @@ class Worker:
             cut += self._exchange.unstored
         released = self._exchange.released
         still = len(self._executor.running)
+        self._counts.flush_samples()
         self._board.set_header(state=WorkerState.DRAINED)
         self._channel.send(Drained(self._exchange.jobs_done - finished_before, released, cut))
         await self._channel.flush(0.5)
@@ -427,6 +434,7 @@ class Worker:
     async def _tick(self, pools: HandlerPools) -> None:
         """Show the parent that the loop turns, and keep the gauges."""
         numbers = metrics.metrics()
+        numbers.slots.set(self._settings.concurrency)
         rss = 0
         while True:
             running = len(self._executor.running)
@@ -438,6 +446,7 @@ class Worker:
                     self._spent("no descriptors are left: handlers leak them")
             self._board.set_header(running=running, ended=self._exchange.jobs_done, rss=rss)
             numbers.slots_busy.set(running)
+            self._counts.flush_samples()
             self._executor.unstick()
             self._exchange.tick()
             for state, count in pools.stats().items():

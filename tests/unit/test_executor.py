@@ -11,7 +11,9 @@ import pytest
 from supervisor import Job, handler
 from supervisor.db.jobs import ClaimedJob
 from supervisor.handler import registry
+from supervisor.metrics import metrics
 from supervisor.wire.board import Board, Phase
+from supervisor.worker.counts import Counts
 from supervisor.worker.executor import Executor
 from supervisor.worker.run import Run, TransactionDesk
 from tests.support.waiting import wait_until_async
@@ -56,6 +58,7 @@ def executor(board: Board, sink: Returned, slots: int = 4) -> Executor:
         slots=slots,
         prefetch=4,
         board=board,
+        counts=Counts(metrics(), board),
         handlers=registry(),
         desk=cast("TransactionDesk", None),
         sink=sink,

@@ -53,13 +53,19 @@ def page(directory: Path) -> dict[str, float]:
 COUNT = """
 import os, sys
 from supervisor import metrics
+from supervisor.metrics.numbers import WAIT_SECONDS
 directory, slot, times, end = sys.argv[1:5]
 metrics.setup(directory, slot)
 m = metrics.metrics()
 metrics.register_labels("kind", ["mail"]); metrics.register_labels("queue", ["default"])
-for _ in range(int(times)):
-    m.job_ended("default", "mail", "done", 0.01)
-    m.job_started("default", 0.2)
+jobs = metrics.BatchedCounter(m.jobs, "queue", "kind", "outcome")
+waits = metrics.BatchedHistogram(m.job_wait_seconds, WAIT_SECONDS, "queue", "kind")
+for n in range(int(times)):
+    jobs.inc(("default", "mail", "done"))
+    waits.observe(0.2, ("default", "mail"))
+    if n % 2:
+        jobs.flush(), waits.flush()
+jobs.flush(), waits.flush()
 m.slots_busy.inc(7)
 m.workers.labels("ready").set(1)
 if end == "kill":
@@ -84,9 +90,13 @@ def test_a_slot_goes_on_counting_where_a_killed_worker_stopped(directory: Path) 
     count(directory, "w1", 5)
     seen = page(directory)
     assert seen[DONE] == 12
-    assert seen['supervisor_job_wait_seconds_count{"queue": "default"}'] == 12
-    assert seen['supervisor_job_wait_seconds_bucket{"le": "0.1", "queue": "default"}'] == 0
-    assert seen['supervisor_job_wait_seconds_bucket{"le": "0.25", "queue": "default"}'] == 12
+    of = '"queue": "default"}'
+    assert seen['supervisor_job_wait_seconds_count{"kind": "mail", ' + of] == 12
+    assert seen['supervisor_job_wait_seconds_bucket{"kind": "mail", "le": "0.1", ' + of] == 0
+    assert seen['supervisor_job_wait_seconds_bucket{"kind": "mail", "le": "0.25", ' + of] == 12
+    assert abs(seen['supervisor_job_wait_seconds_sum{"kind": "mail", ' + of] - 12 * 0.2) < 1e-9
+    assert metrics.totals(directory, "supervisor_jobs_total", "queue", "outcome") == {("default", "done"): 12}
+    assert metrics.totals(directory, "supervisor_jobs_total", slot="w1") == {(): 5}
 
 
 def test_what_a_dead_worker_was_doing_is_over_when_its_slot_is_taken_or_cleared(directory: Path) -> None:
@@ -238,18 +248,24 @@ def test_unknown_names_share_one_label_and_the_page_stays_small(directory: Path)
         """
 import sys
 from supervisor import metrics
+from supervisor.metrics.numbers import RUN_SECONDS
 metrics.setup(sys.argv[1], "w0")
 metrics.register_labels("kind", (f"kind.{n}" for n in range(500)))
 metrics.register_labels("queue", ["default"])
 m = metrics.metrics()
+jobs = metrics.BatchedCounter(m.jobs, "queue", "kind", "outcome")
+runs = metrics.BatchedHistogram(m.job_run_seconds, RUN_SECONDS, "queue", "kind")
 for n in range(2000):
-    m.job_ended(f"queue-{n}", f"stranger.{n}", "done", 1.0)
-    m.job_ended("default", f"kind.{n % 500}", "done", 1.0)
-    m.job_started(f"queue-{n}", 1.0)
+    for key in (f"queue-{n}", f"stranger.{n}"), ("default", f"kind.{n % 500}"):
+        jobs.inc((*key, "done"))
+        runs.observe(1.0, key)
+    if n % 7 == 0:
+        jobs.flush(), runs.flush()
+jobs.flush(), runs.flush()
 assert metrics.bounded_label("kind", "kind.7") == "kind.7"
 assert metrics.bounded_label("kind", "kind.499") == "other"
 assert metrics.bounded_label("nobody", "x") == "other"
-assert len(m._children) <= 100 and len(m._waits) <= 1
+assert len(jobs._children._known) <= 100 and not jobs._new
 print(len(metrics.render(sys.argv[1])))
 """,
         directory,

@@ -1,0 +1,83 @@
+"""The page that Prometheus reads: the files of all slots added up, and the facts that the parent knows.
+
+Always true: making it asks no database and no process. A file that a dying process left half made is
+passed over; files of pids are not ours (programs that a handler started inherit the environment).
+"""
+
+import glob
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Files(Collector):
+    """All files of a directory, added up."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = directory
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        files = list(_files(self._directory, "*.db"))
+        for _ in range(3):  # gauge files come and go with their workers
+            try:
+                return iter(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]
+            except Exception:
+                files = [name for name in files if _readable(name)]
+        return iter(())
+
+
+def _files(directory: str | os.PathLike[str], pattern: str) -> Iterator[str]:
+    return filter(_ours, glob.iglob(os.path.join(glob.escape(os.fspath(directory)), pattern)))
+
+
+def _ours(name: str) -> bool:
+    return not os.path.basename(name).rpartition("_")[2].removesuffix(".db").isdigit()
+
+
+def _readable(name: str) -> bool:
+    try:
+        MultiProcessCollector.merge([name])  # type: ignore[no-untyped-call]
+    except Exception:
+        return False
+    return True
+
+
+def render(directory: str | os.PathLike[str], facts: Iterable[Collector] = ()) -> bytes:
+    """The page in Prometheus' text format: all slots added up, *facts*, and the process metrics of the caller."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Files(directory))
+    for fact in facts:
+        registry.register(fact)
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+def totals(directory: str | os.PathLike[str], name: str, *labels: str, slot: str = "*") -> dict[tuple[str, ...], float]:
+    """Counter *name* added up over all slots (or of one), by these of its labels; for the parent's own use."""
+    found: dict[tuple[str, ...], float] = {}
+    start = f'["{name.removesuffix("_total")}'
+    for file in _files(directory, f"counter_{slot}.db"):
+        try:
+            entries: Iterable[Any] = list(MmapedDict.read_all_values_from_file(file))  # type: ignore[no-untyped-call]
+        except Exception:  # half made, or gone: it has nothing to say yet
+            entries = ()
+        for key, value, *_ in entries:
+            if key.startswith(start):
+                _, sample, given, *_ = json.loads(key)
+                if sample == name:
+                    place = tuple(given[label] for label in labels)
+                    found[place] = found.get(place, 0.0) + value
+    return found
