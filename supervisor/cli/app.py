@@ -17,6 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from supervisor import exits
+from supervisor.cli.dashboard import dashboard
 from supervisor.cli.demo import demo
 from supervisor.cli.drain import drain
 from supervisor.cli.enqueue import enqueue
@@ -54,7 +55,7 @@ def _root(
     """Background jobs in PostgreSQL: they commit with your data, a supervisor runs them."""
 
 
-_commands: tuple[Callable[..., None], ...] = (run, migrate, enqueue, status, drain, demo)
+_commands: tuple[Callable[..., None], ...] = (run, migrate, enqueue, status, dashboard, drain, demo)
 for _command in _commands:
     app.command()(_command)
 _commands = (show, retry, cancel)

@@ -6,7 +6,6 @@ Always true: a text out of the database is shown as it is, never taken for marku
 characters never reach the terminal.
 """
 
-import itertools
 import json
 import os
 import sys
@@ -19,6 +18,22 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from supervisor.wording import ago, clean, count, first_line, length
+
+__all__ = [
+    "ago",
+    "cell",
+    "clean",
+    "console",
+    "count",
+    "first_line",
+    "length",
+    "print_json",
+    "reader_gone",
+    "status_cell",
+    "table",
+]
 
 STYLES = {
     "queued": "cyan",
@@ -66,11 +81,6 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def clean(text: object) -> str:
-    """*text* on one line without control characters."""
-    return "".join(char if char.isprintable() else " " if char in "\r\n\t" else "\ufffd" for char in str(text))
-
-
 def cell(value: object, style: str = "") -> Text:
     """A table's cell; None is a dash."""
     return Text("-", style="dim") if value is None else Text(clean(value), style=style)
@@ -92,39 +102,3 @@ def table(title: str, columns: Sequence[str], *, right: Sequence[str] = (), fold
             overflow="fold" if name in fold else "ellipsis",
         )
     return made
-
-
-def count(number: int, capped: bool = False) -> str:
-    """1234567 as 1,234,567; a count that stopped at its limit as 10,000+."""
-    return f"{number:,}+" if capped else f"{number:,}"
-
-
-def length(seconds: float | None) -> str:
-    """A length of time in its two largest units."""
-    if seconds is None:
-        return "-"
-    seconds = max(0.0, seconds)
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    for (size, name), (smaller, smaller_name) in itertools.pairwise(units):
-        if seconds >= size:
-            whole, rest = divmod(round(seconds), size)
-            return f"{whole} {name} {rest // smaller} {smaller_name}" if rest // smaller else f"{whole} {name}"
-    return f"{seconds:.0f} s"
-
-
-def ago(at: datetime | None) -> str:
-    """How long ago, or how soon."""
-    if at is None:
-        return "-"
-    seconds = (datetime.now(UTC) - at).total_seconds()
-    return f"{length(seconds)} ago" if seconds >= 0 else f"in {length(-seconds)}"
-
-
-def first_line(text: str | None, most: int = 200) -> str | None:
-    """The first line of an error's text."""
-    if not text:
-        return None
-    line = clean(text.strip().splitlines()[0] if text.strip() else "")
-    return line if len(line) <= most else line[: most - 1] + "…"

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection
@@ -30,6 +30,9 @@ from supervisor.db.link import connect, hang_up, service_conninfo
 from supervisor.db.operate import refusals
 from supervisor.db.overview import PLANS
 from supervisor.errors import DatabaseUnavailable
+
+Conn: TypeAlias = Connection
+"""What a question is called with, for layers that do not import the driver."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

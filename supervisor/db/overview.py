@@ -63,6 +63,7 @@ class ParentRow(NamedTuple):
     started_at: datetime
     alive: bool
     expires_in_s: float
+    id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""The dashboard as a child of the service: `python -m supervisor.dashboard`, started by its parent only.
+
+    stdin   a pickled (settings, database address) from the parent, then nothing until the parent is gone
+
+Its log goes where the parent's goes. Its exit codes are those of the service: 78 when it cannot start as it is set.
+"""
+
+import asyncio
+import pickle
+import sys
+from typing import Final
+
+import uvloop
+
+from supervisor import exits, log
+from supervisor.dashboard import require_packages
+from supervisor.errors import SettingsInvalid
+from supervisor.settings import Settings
+
+_LENGTH: Final = 8
+
+
+def main() -> int:
+    """Serve until told to stop or until the parent is gone; the exit code."""
+    size = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
+    # From our own parent, over a pipe that nobody else has: as trustworthy as this process's own memory.
+    settings, url = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301
+    log.configure(settings.log_format, settings.log_level)
+    try:
+        require_packages()
+        uvloop.run(_serve(settings, url))
+    except SettingsInvalid as error:
+        log.get_logger("dashboard").error("dashboard.refused_settings", reason=str(error))
+        log.flush()
+        return exits.CONFIG
+    log.flush()
+    return exits.OK
+
+
+async def _serve(settings: Settings, url: str) -> None:
+    from supervisor.dashboard.serve import serve
+
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    async def watch() -> None:
+        await reader.read()
+        gone.set()
+
+    watching = loop.create_task(watch())
+    try:
+        await serve(settings, url, until=gone)
+    finally:
+        watching.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""What an operator can order: retry, cancel, another time. The functions are those of the command line.
+
+    form --check--> db/operate.py --> back to the page, with what became of it in the address, as numbers
+
+Elsewhere: whether a form is ours (csrf.py); what an order does to a job (db/functions/080_operate.sql).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.datastructures import QueryParams
+
+from supervisor.dashboard.problems import Refused
+from supervisor.dashboard.viewer import Viewer
+from supervisor.db import operate
+from supervisor.log import get_logger
+
+ORDERS: Final = ("retry", "cancel", "reschedule")
+_MOST_IDS: Final = 200
+_LONGEST_DELAY_S: Final = 10 * 366 * 86400.0
+_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+log = get_logger("dashboard")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of the jobs of one order; `taken`: left alone, a living job has their unique key."""
+
+    order: str
+    done: int = 0
+    asked: int = 0
+    taken: int = 0
+    missing: int = 0
+
+    def query(self) -> dict[str, int | str]:
+        """For the address of the page that is shown next."""
+        numbers = {"done": self.done, "asked": self.asked, "taken": self.taken, "missing": self.missing}
+        return {"said": self.order, **{name: number for name, number in numbers.items() if number}}
+
+    @classmethod
+    def read(cls, params: QueryParams) -> "Done | None":
+        """What `query` has written, or None."""
+        if params.get("said") not in ORDERS:
+            return None
+        return cls(params["said"], *(_small(params.get(name)) for name in ("done", "asked", "taken", "missing")))
+
+    @property
+    def good(self) -> bool:
+        """Whether all of it was done."""
+        return not (self.taken or self.missing)
+
+    def text(self) -> str:
+        """In words."""
+        words = {"retry": "put back into the queue", "cancel": "cancelled", "reschedule": "given another time"}
+        parts = []
+        if self.done:
+            parts.append(f"{_jobs(self.done)} {words[self.order]}.")
+        if self.asked:
+            parts.append(f"{_jobs(self.asked)} running and told to stop.")
+        if self.taken:
+            parts.append(
+                f"{_jobs(self.taken)} left alone: a living job has the same unique key; cancel that one first."
+            )
+        if self.missing:
+            need = {"retry": "neither dead nor cancelled", "cancel": "neither queued nor running"}
+            parts.append(f"{_jobs(self.missing)} left alone: {need.get(self.order, 'not queued')} any more.")
+        return " ".join(parts) or "Nothing was to be done."
+
+
+async def carry_out(viewer: Viewer, order: str, ids: Sequence[int], fields: Mapping[str, str]) -> Done:
+    """Carry out *order* on the jobs of *ids*. Raises Refused for what cannot be ordered."""
+    desk = viewer.desk
+    if order == "retry":
+        back, taken = await desk.order(operate.retry, ids)
+        done = Done(order, done=len(back), taken=len(taken), missing=len(ids) - len(back) - len(taken))
+    elif order == "cancel":
+        answers = await desk.order(operate.cancel, ids)
+        asked = sum(word == "asked" for word in answers.values())
+        done = Done(order, done=len(answers) - asked, asked=asked, missing=len(ids) - len(answers))
+    elif order == "reschedule":
+        moved = await desk.order(operate.reschedule, ids, **when(fields))
+        done = Done(order, done=len(moved), missing=len(ids) - len(moved))
+    else:
+        raise Refused(400, f"The order must be one of {', '.join(ORDERS)}.")
+    log.info("dashboard.order", order=order, job_ids=list(ids)[:20], done=done.done, asked=done.asked)
+    return done
+
+
+def job_ids(texts: Sequence[str]) -> list[int]:
+    """The ids a form names, each once."""
+    if not texts:
+        raise Refused(400, "No job was chosen.")
+    if len(texts) > _MOST_IDS:
+        raise Refused(400, f"{len(texts)} jobs are more than one order takes ({_MOST_IDS}).")
+    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in texts):
+        raise Refused(400, "A job's id is a number.")
+    return sorted({int(text) for text in texts})
+
+
+def when(fields: Mapping[str, str]) -> dict[str, Any]:
+    """The time a form gives: `at` (ISO, UTC unless it says otherwise), or `in` with `unit` (s, min, h, d); now."""
+    at, delay = fields.get("at", "").strip(), fields.get("in", "").strip()
+    if at and delay:
+        raise Refused(400, "Give a point in time or a delay, not both.")
+    if at:
+        try:
+            point = datetime.fromisoformat(at)
+        except ValueError:
+            raise Refused(400, "The time must be like 2030-01-31T12:00, in UTC.") from None
+        if not 1970 <= point.year <= 9998:
+            raise Refused(400, "The time must lie between 1970 and 9998.")
+        return {"at": point if point.tzinfo else point.replace(tzinfo=UTC)}
+    if delay:
+        try:
+            seconds = float(delay) * _UNITS[fields.get("unit", "s")]
+        except (ValueError, KeyError):
+            raise Refused(400, "The delay must be a number, its unit one of s, min, h, d.") from None
+        if not 0 <= seconds <= _LONGEST_DELAY_S:
+            raise Refused(400, "The delay must be between 0 and ten years.")
+        return {"delay_s": seconds}
+    return {}
+
+
+def _jobs(number: int) -> str:
+    return f"{number:,} job" if number == 1 else f"{number:,} jobs"
+
+
+def _small(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0

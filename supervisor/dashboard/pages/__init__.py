@@ -1,0 +1,1 @@
+"""What each page says, as plain data; one room per page."""

@@ -1,0 +1,71 @@
+"""The queues: how much waits, since when, and how the last hour went.
+
+Always true: counts stop at a limit that shrinks as lanes grow in number, and `at_least` names those that did.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, Final, TypeAlias
+
+from supervisor.dashboard.view import Page
+from supervisor.dashboard.viewer import Viewer
+from supervisor.db import browse, overview
+from supervisor.db.browse import Line
+from supervisor.db.desk import Conn
+from supervisor.db.overview import QueueDepth
+
+MINUTES: Final = 60
+BAD: Final = frozenset({"failed", "dead", "crashed"})
+MOST_SHOWN: Final = 200
+_MOST_COUNTED: Final = 1_000
+_LEAST_COUNTED: Final = 50
+_COUNTED_IN_ALL: Final = 40_000
+
+Lines: TypeAlias = dict[str, dict[str, list[int]]]
+
+
+async def queues(viewer: Viewer) -> Page:
+    """All queues in use, the ones that wait longest first."""
+    data = await viewer.shared("queues", 1.0, lambda: _gather(viewer))
+    return Page("queues.html", "Queues", data, refresh_s=5.0)
+
+
+async def _gather(viewer: Viewer) -> dict[str, Any]:
+    depths = await viewer.desk.look(counted)
+    shown = depths[:MOST_SHOWN]
+    lines = as_lines(await viewer.desk.look(browse.lines, minutes=MINUTES, queues=[one.queue for one in shown]))
+    return {
+        "minutes": MINUTES,
+        "queues": [described(one, lines) for one in shown],
+        "left_out": len(depths) - len(shown),
+    }
+
+
+def counted(conn: Conn, schema: str) -> list[QueueDepth]:
+    """Every queue in use, the ones that wait longest first; what runs is not counted."""
+    lanes = max(1, browse.lane_count(conn, schema))
+    most = max(_LEAST_COUNTED, min(_MOST_COUNTED, _COUNTED_IN_ALL // lanes))
+    depths = overview.depths(conn, schema, most=most, running=False)
+    return sorted(depths, key=lambda one: (-(one.oldest_due_s or 0.0), one.queue))
+
+
+def described(depth: QueueDepth, lines: Lines) -> dict[str, Any]:
+    """A queue with its last hour."""
+    return {**asdict(depth), **hour(lines.get(depth.queue, {}))}
+
+
+def as_lines(rows: Iterable[Line]) -> Lines:
+    """Counts by queue and event, a number per minute."""
+    found: Lines = {}
+    for row in rows:
+        if 0 <= row.minute < MINUTES:
+            found.setdefault(row.queue, {}).setdefault(row.event, [0] * MINUTES)[row.minute] += row.jobs
+    return found
+
+
+def hour(events: dict[str, list[int]]) -> dict[str, Any]:
+    """The lines of one queue: done, bad (failed, dead, crashed), and their sums."""
+    done = events.get("done", [0] * MINUTES)
+    bad = [sum(minute) for minute in zip(*(events[name] for name in BAD if name in events), strict=True)]
+    bad = bad or [0] * MINUTES
+    return {"done_line": done, "bad_line": bad, "done_in_hour": sum(done), "bad_in_hour": sum(bad)}

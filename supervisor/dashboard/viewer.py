@@ -1,0 +1,57 @@
+"""What all who look share: the desk, answers that are good for a moment, and the word that somebody looks.
+
+    ten browsers on the overview --once a second--> one set of questions
+
+Always true: a question that is under way is not asked again; an answer is never older than its time.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from supervisor.db import browse
+from supervisor.db.desk import Desk
+from supervisor.errors import SupervisorError
+from supervisor.log import Repeats, get_logger
+
+T = TypeVar("T")
+
+STATEMENT_TIMEOUT_S: Final = 3.0
+_LOOK_EVERY_S: Final = 2.0
+_LOOK_LASTS_S: Final = 6.0
+
+log = get_logger("dashboard")
+
+
+class Viewer:
+    """The desk and what is known from it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self._answers: dict[str, tuple[float, asyncio.Task[Any]]] = {}
+        self._told_at = 0.0
+        self._repeats = Repeats()
+
+    async def shared(self, name: str, lasts_s: float, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer of *ask*, or the one that somebody got under this *name* within *lasts_s* seconds."""
+        until, task = self._answers.get(name, (0.0, None))
+        if task is None or (task.done() and (time.monotonic() >= until or task.exception() is not None)):
+            task = asyncio.get_running_loop().create_task(_awaited(ask))
+            self._answers[name] = (time.monotonic() + lasts_s, task)
+        answer: T = await asyncio.shield(task)
+        return answer
+
+    async def somebody_looks(self) -> None:
+        """Tell the supervisors, now and then. They show what they know in any case, so a failure is no news here."""
+        now = time.monotonic()
+        if now - self._told_at >= _LOOK_EVERY_S:
+            self._told_at = now
+            try:
+                await self.desk.look(browse.look, seconds=_LOOK_LASTS_S)
+            except SupervisorError as error:
+                self._repeats.tell(log.info, "dashboard.look_untold", reason=str(error))
+
+
+async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
+    return await ask()
