@@ -1,8 +1,8 @@
 """This supervisor's own row: that it lives, what it does, and whether it wants wake-ups.
 
-It wants them while some worker was idle within the last half minute or so. With none wanted by anyone,
-enqueueing sends no notification at all. A job committed just before the wish became visible sent none
-either, so the queue is looked at once after it.
+It wants them while some worker was idle within the last half minute or so and they are not too many (floods.py).
+With none wanted by anyone, enqueueing sends no notification at all. A job committed just before the wish became
+visible sent none either, so the queue is looked at once after it.
 
 Always true: recovery never reads this row; people and enqueueing do.
 
@@ -34,6 +34,7 @@ class Presence:
 
     Args:
         listening: whether LISTEN works now.
+        flooded: whether there are too many notifications to want any.
         on_wanted: called when wake-ups were switched on and may have been missed until now.
     """
 
@@ -48,6 +49,7 @@ class Presence:
         health: HealthState,
         clock: DbClock,
         listening: Callable[[], bool],
+        flooded: Callable[[], bool],
         on_wanted: Callable[[], None],
     ) -> None:
         self._link = link
@@ -58,6 +60,7 @@ class Presence:
         self._health = health
         self._clock = clock
         self._listening = listening
+        self._flooded = flooded
         self._on_wanted = on_wanted
         self._now = asyncio.Event()
         self._idle_at = 0.0
@@ -72,7 +75,7 @@ class Presence:
     def idle(self) -> None:
         """Some worker has nothing to do."""
         self._idle_at = time.monotonic()
-        if self._settings.wake and not self._wanted:
+        if self._settings.wake and not self._wanted and not self._flooded():
             self._now.set()
 
     async def run(self) -> None:
@@ -85,7 +88,7 @@ class Presence:
     async def _beat(self) -> None:
         settings = self._settings
         patience = _SLACK_S + 2 * settings.renew_every_s
-        wants = settings.wake and time.monotonic() - self._idle_at < patience
+        wants = settings.wake and not self._flooded() and time.monotonic() - self._idle_at < patience
         turned_on = wants and not self._wanted
         workers = [
             {"slot": child.slot, "pid": child.pid, "state": child.state, "running": child.load}

@@ -30,6 +30,7 @@ from supervisor.parent.child import Child
 from supervisor.parent.deadlines import Deadlines
 from supervisor.parent.ears import Ears
 from supervisor.parent.fleet import Fleet
+from supervisor.parent.floods import Floods
 from supervisor.parent.guard import Guard, wait_at_most
 from supervisor.parent.health import Degraded, HealthServer, HealthState, ServiceState
 from supervisor.parent.isolation import Isolation
@@ -128,7 +129,7 @@ class Parent:
             settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url,
             settings,
             health=self._health,
-            on_notice=self._waker.notice,
+            on_notice=self._notice,
             on_listening=self._heard_again,
         )
         self._looker = Looker(
@@ -150,8 +151,10 @@ class Parent:
             health=self._health,
             clock=self._clock,
             listening=lambda: self._ears.listening,
+            flooded=lambda: self._floods.paused,
             on_wanted=self._looker.look_now,
         )
+        self._floods = Floods(look=lambda: self._waker.wake(Wake(), "flood"), on_change=self._presence.beat_now)
 
     # ---- the whole life
 
@@ -221,6 +224,7 @@ class Parent:
         self._spawn_task(Deadlines(self._fleet.living, self._settings.concurrency).run())
         if self._settings.wake:
             self._spawn_task(self._ears.run())
+            self._spawn_task(self._floods.run())
         else:
             self._health.set_degraded(Degraded.POLLING, True)
 
@@ -362,6 +366,10 @@ class Parent:
             self._looker.look_now()  # more priorities than fit in a notification
             lanes = self._lanes.of_queue(queue)
         return [(lane.queue, lane.priority) for lane in lanes]
+
+    def _notice(self, payload: str) -> None:
+        self._floods.heard()
+        self._waker.notice(payload)
 
     def _heard_again(self) -> None:
         self._presence.beat_now()

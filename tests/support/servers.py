@@ -192,6 +192,10 @@ class Server:
             lambda: self._opens(self.conninfo(sslmode="require", connect_timeout="2")), 10, "the server speaks TLS"
         )
 
+    def program(self, name: str) -> Path:
+        """One of the server's own programs, such as pgbench."""
+        return self._programs / name
+
     # -- facts --------------------------------------------------------------------------
 
     def answers(self) -> bool:
