@@ -255,6 +255,9 @@ class Settings(BaseSettings):
         says="none",
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
     )
+    watch_every_s: Seconds = _setting(
+        "Time between two looks at the queues' depths for /metrics; tables are looked at six times less often.", 10.0
+    )
     log_format: Literal["auto", "console", "json"] = _setting("auto: console on a terminal, else json.", "auto")
     log_level: Literal["debug", "info", "warning", "error"] = _setting("Least level that is logged.", "info")
     traces: str = _setting(

@@ -102,9 +102,6 @@ class Metrics:
         )
         self.errors = counter("errors_total", "Failures of the service itself, by place.", "where")
         self.log_lines_dropped = counter("log_lines_dropped_total", "Log lines lost to a slow reader.")
-        self.tally_lost = counter(
-            "tally_lost_total", "Ended runs missing in the table tally: more waited for the database than are kept."
-        )
 
 
 _metrics: Metrics | None = None

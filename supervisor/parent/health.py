@@ -58,11 +58,16 @@ class Degraded(StrEnum):
     POLLING = "polling"  # no LISTEN: jobs start later
     DATABASE_UNREACHABLE = "database_unreachable"
     BOOT_FAILED = "boot_failed"
+    FENCED = "fenced"  # no renewal in time: what ran was stopped before its lease passed to others
+    SCHEMA_NEWER = "schema_newer"  # a later release migrated: this one goes on with what it knows
+    NO_WORKER = "no_worker"  # none is ready, though the service is
+    DRAINING = "draining"
 
 
 NOT_READY: Final = {
     Degraded.DATABASE_UNREACHABLE: "the database cannot be reached",
     Degraded.BOOT_FAILED: "workers cannot start; the log has the traceback",
+    Degraded.FENCED: "leases could not be renewed: running jobs were stopped before others take them",
 }
 
 
@@ -100,6 +105,15 @@ class HealthState:
         degraded = self._facts.degraded
         self._facts = replace(self._facts, degraded=degraded | {what} if on else degraded - {what})
 
+    def degraded(self) -> frozenset[Degraded]:
+        """All that does not work as it should."""
+        facts = self._facts
+        if facts.state is ServiceState.DRAINING:
+            return facts.degraded | {Degraded.DRAINING}
+        if facts.state is ServiceState.READY and not facts.workers_ready:
+            return facts.degraded | {Degraded.NO_WORKER}
+        return facts.degraded
+
     def live(self) -> tuple[bool, dict[str, Any]]:
         """Whether the parent's loop turns, and the answer of /livez."""
         age = self._now() - self._tick
@@ -120,7 +134,7 @@ class HealthState:
             "status": "not ready" if reasons else "ready",
             "state": facts.state,
             "reasons": reasons,
-            "degraded": sorted(facts.degraded),
+            "degraded": sorted(self.degraded()),
             "workers": {"ready": facts.workers_ready, "total": facts.workers_total},
             "pid": os.getpid(),
         }

@@ -54,6 +54,7 @@ class Leases:
     Args:
         holders: the workers whose processes exist.
         on_closed: called with a worker whose session is closed for good.
+        on_fenced: called with true when running jobs are stopped for want of a renewal, with false after the next.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class Leases:
         *,
         holders: Callable[[], Iterable[Holder]],
         on_closed: Callable[[Holder, int], None],
+        on_fenced: Callable[[bool], None],
     ) -> None:
         self._link = link
         self._settings = settings
         self._holders = holders
         self._on_closed = on_closed
+        self._on_fenced = on_fenced
         self._repeats = Repeats()
         self.renewed_at = time.monotonic()
         """When the last renewal that succeeded was sent (monotonic)."""
@@ -136,7 +139,9 @@ class Leases:
                 else:
                     self._on_closed(holder, session)
         self.renewed_at = sent
-        self._fenced = False
+        if self._fenced:
+            self._fenced = False
+            self._on_fenced(False)
         return True
 
     async def _fence_in_time(self, holders: list[Holder]) -> None:
@@ -147,6 +152,7 @@ class Leases:
         await self._sleep_until_share(_FENCE_AT)
         if not self._fenced:
             self._fenced = True
+            self._on_fenced(True)
             log.error(
                 "lease.fencing",
                 seconds_without_renewal=round(time.monotonic() - self.renewed_at, 1),

@@ -18,6 +18,7 @@ from typing import Final
 from supervisor.db import tend
 from supervisor.db.jobs import Mark
 from supervisor.db.link import Link
+from supervisor.metrics import metrics
 from supervisor.parent.fleet import Fleet
 from supervisor.parent.guard import Guard, wait_at_most
 from supervisor.parent.isolation import Isolation
@@ -65,6 +66,8 @@ class Looker:
             every = settings.poll_every_s if self._listening() else settings.poll_without_listen_s
             await wait_at_most(self._now, every * random.uniform(0.8, 1.2))
             self._now.clear()
+            metrics().polls.inc()
+            metrics().poll_interval_seconds.set(every)
             await self._guard.run(self._look, "poll")
 
     async def _look(self) -> None:

@@ -26,6 +26,7 @@ from supervisor.db.link import DatabaseError, Link, first_line
 from supervisor.db.migrate import check_version
 from supervisor.errors import DatabaseUnavailable, HandlersFailed, SchemaMissing, SchemaTooNew
 from supervisor.log import Repeats, dropped_lines, get_logger
+from supervisor.metrics.facts import Values
 from supervisor.parent.child import Child
 from supervisor.parent.deadlines import Deadlines
 from supervisor.parent.ears import Ears
@@ -40,8 +41,10 @@ from supervisor.parent.looker import Looker
 from supervisor.parent.presence import Presence
 from supervisor.parent.runfile import RunFile
 from supervisor.parent.spawn import ForkServer, reap_strangers
+from supervisor.parent.tally import Tally
 from supervisor.parent.tender import Tender
 from supervisor.parent.waker import Waker
+from supervisor.parent.watch import Watch
 from supervisor.settings import Settings
 from supervisor.wire.messages import CancelJob, Wake
 from supervisor.worker import tracing
@@ -50,6 +53,7 @@ from supervisor.worker.main import WorkerConfig
 _WAIT_FOR_SLACK_S: Final = 10.0
 _POLL_LOOKBACK_S: Final = 1.0
 _LEAST_PATIENCE_S: Final = 0.5
+_HOUSE_S: Final = 0.5
 
 log = get_logger("parent")
 
@@ -70,11 +74,12 @@ class Parent:
         metrics.setup(self._metrics_dir, metrics.PARENT)
         self._numbers = metrics.metrics()
         self._health = HealthState()
+        self._facts = metrics.Facts()
         self._server: HealthServer | None = None
         if settings.health_port is not None:
             self._server = HealthServer(
                 self._health,
-                lambda: metrics.render(self._metrics_dir),
+                lambda: metrics.render(self._metrics_dir, [self._facts]),
                 host=settings.health_host,
                 port=settings.health_port,
             )
@@ -84,6 +89,7 @@ class Parent:
         self._lease_link = self._link("pg-supervisor leases", patience_s=max(_LEAST_PATIENCE_S, settings.lease_s / 10))
         self._tend_link = self._link("pg-supervisor tend")
         self._look_link = self._link("pg-supervisor look")
+        self._watch_link = self._link("pg-supervisor watch")
         self._lanes = LaneBook()
         self._repeats = Repeats()
         self._guard = Guard(self._health)
@@ -123,7 +129,22 @@ class Parent:
             on_recovered=self._tend_soon.set,
             on_fatal=self._stop_for,
         )
-        self._leases = Leases(self._lease_link, settings, holders=self._fleet.living, on_closed=self._session_closed)
+        self._leases = Leases(
+            self._lease_link,
+            settings,
+            holders=self._fleet.living,
+            on_closed=self._session_closed,
+            on_fenced=lambda fenced: self._health.set_degraded(Degraded.FENCED, fenced),
+        )
+        self._watch = Watch(
+            self._watch_link,
+            settings,
+            guard=self._guard,
+            facts=self._facts,
+            tally=Tally(self._watch_link, self._schema, totals=self._ended_by_queue, clock=self._clock),
+            listed=self._server is not None,
+        )
+        self._facts.ask(self._facts_of_service)
         self._tender = Tender(self._tend_link, settings)
         self._ears = Ears(
             settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url,
@@ -209,6 +230,7 @@ class Parent:
                     check_version(found, self._schema)
                 except SchemaTooNew as error:
                     # Migrations only add: an older release goes on beside a newer schema.
+                    self._health.set_degraded(Degraded.SCHEMA_NEWER, True)
                     log.warning("schema.newer", reason=str(error), did="going on with what this release knows")
                 return
             self._health.tick()
@@ -221,12 +243,14 @@ class Parent:
         self._spawn_task(self._presence.run())
         self._spawn_task(self._looker.run())
         self._spawn_task(self._house())
+        self._spawn_task(self._watch.run())
         self._spawn_task(Deadlines(self._fleet.living, self._settings.concurrency).run())
         if self._settings.wake:
             self._spawn_task(self._ears.run())
             self._spawn_task(self._floods.run())
         else:
             self._health.set_degraded(Degraded.POLLING, True)
+            self._numbers.listening.set(0)
 
     async def _until_ready_or_exit(self, started: float) -> None:
         while not self._drain_wanted.is_set() and len(self._fleet.ready()) < self._settings.processes:
@@ -271,7 +295,10 @@ class Parent:
                     await self._presence.gone()
             except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
                 log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
+        if self._presence.written:
+            await self._watch.finish()
         self._health.set_state(ServiceState.STOPPED)
+        await self._watch_link.close()
         await self._lease_link.close()
         await self._tend_link.close()
         await self._look_link.close()
@@ -408,9 +435,33 @@ class Parent:
             if missing:
                 self._dropped += missing
                 self._numbers.log_lines_dropped.inc(missing)
-            await asyncio.sleep(0.5)
+            planned = time.monotonic() + _HOUSE_S
+            await asyncio.sleep(_HOUSE_S)
+            self._numbers.loop_lag_seconds.observe(max(0.0, time.monotonic() - planned))
 
     _dropped = 0
+
+    # ---- figures for the page
+
+    def _ended_by_queue(self) -> dict[tuple[str, str], float]:
+        """What runs and releases the processes have counted, by queue and outcome."""
+        ended = metrics.totals(self._metrics_dir, "supervisor_jobs_total", "queue", "outcome")
+        released = metrics.totals(self._metrics_dir, "supervisor_released_total", "queue")
+        counts = {(queue, outcome): count for (queue, outcome), count in ended.items()}
+        for (queue,), count in released.items():
+            counts[queue, "released"] = counts.get((queue, "released"), 0.0) + count
+        return counts
+
+    def _facts_of_service(self) -> Values:
+        """Called by the page's thread."""
+        degraded = self._health.degraded()
+        return {
+            "build_info": {(__version__,): 1},
+            "ready": {(): int(self._health.ready()[0])},
+            "degraded": {(str(what),): int(what in degraded) for what in Degraded},
+            "database_up": {(): int(Degraded.DATABASE_UNREACHABLE not in degraded)},
+            "lease_renewal_age_seconds": {(): time.monotonic() - self._leases.renewed_at},
+        }
 
     # ---- small things
 

@@ -36,7 +36,7 @@ from supervisor.db.jobs import Connection, Lane, Mark, epoch_us, mark_at
 from supervisor.db.link import DatabaseError, Link, in_transaction
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import get_logger
-from supervisor.metrics import metrics
+from supervisor.metrics import OTHER, bounded_label, metrics
 from supervisor.settings import Settings
 
 RECENT_S: Final = 10.0
@@ -62,6 +62,8 @@ class TickReport:
     released: int = 0
     crashed: int = 0
     buried: int = 0
+    charged: list[tuple[str, str]] = field(default_factory=list)
+    """Queue and new status of each job that was charged a crash."""
     suspects_due: bool = False
     lanes: dict[Lane, Mark] = field(default_factory=dict)
 
@@ -92,6 +94,9 @@ class Tender:
             raise
         if report.reaped or report.crashed or report.buried:
             metrics().reaped.inc(report.crashed)
+            for queue, status in report.charged:
+                outcome = "crashed" if status == "queued" else status
+                metrics().jobs.labels(bounded_label("queue", queue), OTHER, outcome).inc()
             log.warning(
                 "lease.reaped",
                 workers=report.reaped[:20],
@@ -148,6 +153,8 @@ class Tender:
                 report.released += job.what == "released"
                 report.crashed += job.what == "crashed"
                 report.buried += job.status == "dead"
+                if job.what == "crashed":
+                    report.charged.append((job.lane.queue, job.status))
             again = [item for item in again if touched.get(item.lane, 0) >= limit]
             if again and time.monotonic() > started + _SWEEP_S:
                 break

@@ -82,6 +82,7 @@ class Waker:
     def notice(self, payload: str) -> None:
         """Act on one notification of the schema's channel; nonsense is counted and ignored."""
         self.notices += 1
+        metrics().notices.inc()
         try:
             told: dict[str, Any] = json.loads(payload)
             if "cancel" in told:

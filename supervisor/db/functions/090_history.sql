@@ -77,6 +77,11 @@ begin
         select x.id from {schema}.session x where x.closed_at < clock_timestamp() - interval '1 hour' limit p_limit));
     get diagnostics v_count = row_count;
     v_total := v_total + v_count;
+    delete from {schema}.tally t where (t.minute, t.queue, t.event) in (
+        select x.minute, x.queue, x.event from {schema}.tally x where x.minute < clock_timestamp() - interval '7 days'
+         order by x.minute, x.queue, x.event limit p_limit);
+    get diagnostics v_count = row_count;
+    v_total := v_total + v_count;
     delete from {schema}.waiting w where not exists (
         select from {schema}.parent p where p.id = w.parent and p.expires_at > clock_timestamp());
     delete from {schema}.parent p where p.expires_at < clock_timestamp() - interval '1 hour';

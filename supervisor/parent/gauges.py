@@ -1,0 +1,87 @@
+"""The database's figures as gauges: which label values they get, and what is left out.
+
+Queues that neither handlers nor settings name are added up as "other", and of ages the greatest counts.
+What the database could not say is missing, not zero.
+
+Elsewhere: the figures (db/health.py); the gauges and what they mean (metrics/facts.py).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from supervisor.db.health import Depths, Holder, HolderKind, TableHealth
+from supervisor.metrics import bounded_label, known_labels
+from supervisor.metrics.facts import Values
+
+_STATUSES: Final = ("due", "scheduled", "running", "dead")
+_OWNERS: Final = ("supervisor", "session", "standby", "prepared")
+_MOST_INDEXES: Final = 50  # ours are ten; users may add some
+
+
+def of_queues(depths: Depths) -> Values:
+    """The gauges of the queues' depths and ages."""
+    jobs: dict[tuple[str, ...], float] = {
+        (queue, status): 0.0 for queue in known_labels("queue") for status in _STATUSES
+    }
+    oldest: dict[tuple[str, ...], float] = {
+        (queue, status): 0.0 for queue in known_labels("queue") for status in ("due", "running")
+    }
+    for depth in depths.queues:
+        queue = bounded_label("queue", depth.queue)
+        for status in _STATUSES:
+            count = getattr(depth, status)
+            if count is not None:
+                jobs[queue, status] = jobs.get((queue, status), 0.0) + count
+        for status, age in (("due", depth.oldest_due_s), ("running", depth.oldest_running_s)):
+            oldest[queue, status] = max(oldest.get((queue, status), 0.0), age or 0.0)
+    if any(depth.running is None for depth in depths.queues):  # counting took too long
+        jobs = {key: value for key, value in jobs.items() if key[1] != "running"}
+        oldest = {key: value for key, value in oldest.items() if key[1] != "running"}
+    return {
+        "queue_jobs": jobs,
+        "queue_oldest_seconds": oldest,
+        "queue_jobs_limit": {(): depths.limit},
+        "queue_lanes": {(): depths.lanes},
+    }
+
+
+def of_tables(health: TableHealth) -> Values:
+    """The gauges of tables, indexes, snapshots, slots and the server."""
+    indexes = sorted(health.indexes, key=lambda index: -index.bytes)[:_MOST_INDEXES]
+    readers = [slot for slot in health.slots if slot.active]
+    return {
+        "table_rows": {(table.name,): table.rows for table in health.tables},
+        "table_dead_rows": {(table.name,): table.dead_rows for table in health.tables},
+        "table_bytes": {(table.name,): table.total_bytes for table in health.tables},
+        "table_bloat_bytes": {
+            (table.name,): table.bloat_bytes for table in health.tables if table.bloat_bytes is not None
+        },
+        "table_vacuum_age_seconds": {
+            (table.name,): max(0.0, health.server_now - table.vacuumed_at.timestamp())
+            for table in health.tables
+            if table.vacuumed_at is not None
+        },
+        "index_bytes": {(index.name,): index.bytes for index in indexes},
+        "index_bloat_bytes": {(index.name,): index.bloat_bytes for index in indexes if index.bloat_bytes is not None},
+        "oldest_snapshot_seconds": _ages(health.holders),
+        "oldest_snapshot_transactions": {
+            (owner,): max((holder.xids or 0 for holder in health.holders if holder.owner == owner), default=0)
+            for owner in (*_OWNERS, str(HolderKind.SLOT))
+        },
+        "replication_slots": {("active",): len(readers), ("inactive",): len(health.slots) - len(readers)},
+        "replication_slot_bytes": {(): max((slot.retained_bytes or 0 for slot in health.slots), default=0)},
+        "notification_queue_ratio": {(): health.notification_queue},
+        "database_connections": {(): health.connections},
+        "database_connections_limit": {(): health.max_connections},
+    }
+
+
+def _ages(holders: Iterable[Holder]) -> dict[tuple[str, ...], float]:
+    """By owner; without those of whom nothing is known but that they hold."""
+    ages: dict[tuple[str, ...], float] = {}
+    for owner in _OWNERS:
+        mine = [holder.age_s for holder in holders if holder.owner == owner]
+        known = [age for age in mine if age is not None]
+        if known or not mine:
+            ages[owner,] = max(0.0, *known, 0.0)
+    return ages
