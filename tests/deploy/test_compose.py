@@ -155,7 +155,7 @@ def test_a_stop_lets_what_runs_finish_and_leaves_the_rest_untouched(
     ids = stack.enqueue("d.sleep", {"seconds": 4}, count=33)
     wait_until(lambda: stack.statuses(ids) == {"running": 33}, 10.0, "3 run and 30 are claimed")
     begun = time.monotonic()
-    stack.docker("stop", "--time", "30", container)  # the engine is told at once; compose takes a moment to
+    stack.docker("stop", "--timeout", "30", container)  # the engine is told at once; compose takes a moment to
     took = timed(begun)
     assert stack.inspect(container)["State"]["ExitCode"] == exits.OK
     assert stack.statuses(ids) == {"done": 3, "queued": 30}
@@ -193,7 +193,7 @@ def test_a_stop_in_the_first_moments_is_heard(stack: Stack) -> None:
         try:
             time.sleep(pause)  # the moment of the stop is what differs
             begun = time.monotonic()
-            stack.docker("stop", "--time", "30", container)
+            stack.docker("stop", "--timeout", "30", container)
             assert timed(begun) < 10
             assert stack.inspect(container)["State"]["ExitCode"] in (exits.OK, 143)
         finally:

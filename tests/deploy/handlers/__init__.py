@@ -4,10 +4,19 @@ Always true: nothing here is imported by the tests themselves; it meets the serv
 """
 
 import asyncio
+import os
+import socket
 import subprocess
 import time
+from pathlib import Path
+from typing import Any
 
-from supervisor import handler
+import psycopg
+
+from supervisor import Job, handler
+
+_conn: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+_connecting = asyncio.Lock()
 
 
 @handler("d.sleep")
@@ -32,3 +41,15 @@ def litter(count: int, seconds: float) -> None:
     """Leave programs behind that go on in the background after whoever started them has ended."""
     for _ in range(count):
         subprocess.run(["sh", "-c", f"sleep {seconds} &"], check=True)
+
+
+@handler("d.note")
+async def note(job: Job, seconds: float) -> None:
+    """Say in the table `effects` that it runs, committed at once, and take a while."""
+    global _conn
+    async with _connecting:
+        if _conn is None:
+            address = Path(os.environ["SUPERVISOR_DATABASE_URL_FILE"]).read_text().strip()
+            _conn = await psycopg.AsyncConnection.connect(address, autocommit=True, application_name="effects")
+    await _conn.execute("insert into effects (job_id, pod) values (%s, %s)", (job.id, socket.gethostname()))
+    await asyncio.sleep(seconds)
