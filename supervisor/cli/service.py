@@ -75,9 +75,13 @@ def serve(settings: Settings, *, migrate_first: bool = False) -> int:
     """Run the service until it is told to stop; its exit code."""
     import uvloop
 
+    from supervisor.dashboard import require_packages
     from supervisor.db.migrate import migrate
     from supervisor.db.operate import refusals
     from supervisor.parent.service import Parent
+
+    if settings.dashboard_port is not None:
+        require_packages()  # now, not by a child that dies later
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # handlers lie beside the user, not beside the command

@@ -53,8 +53,8 @@ def wants_json(request: Request) -> bool:
     """Whether the answer is for a program: a path that ends in .json, or an Accept header that prefers it."""
     if request.url.path.endswith(".json"):
         return True
-    accept: str = request.headers.get("accept", "").lower()
-    return bool("application/json" in accept and "text/html" not in accept)
+    accept = request.headers.get("accept", "").lower()
+    return "application/json" in accept and "text/html" not in accept
 
 
 def as_json(data: Mapping[str, Any], status: int = 200) -> Response:
@@ -69,7 +69,7 @@ def as_json(data: Mapping[str, Any], status: int = 200) -> Response:
 def as_html(request: Request, page: Page, common: Mapping[str, Any], key: bytes) -> Response:
     """*page* as HTML, with the cookie its forms need."""
     cookie = csrf.form_cookie(request)
-    root = request.scope.get("root_path", "").rstrip("/")
+    root = str(request.scope.get("root_path", "")).rstrip("/")
 
     def href(path: str, **query: object) -> str:
         given = {name: value for name, value in query.items() if value is not None and value != ""}

@@ -3,14 +3,14 @@
 Elsewhere: sessions and settling (jobs.py); when and how often (parent/tender.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from supervisor.db.jobs import Lane, Mark, numbers, quoted
+from supervisor.db.jobs import Lane, Mark, numbers, quoted, texts
 from supervisor.db.migrate import Installed
 from supervisor.db.statements import statement
 
@@ -167,6 +167,12 @@ async def beat(
 async def gone(conn: AsyncConnection, schema: str, *, parent: int) -> None:
     """This supervisor has stopped."""
     await conn.execute(statement("parent_gone", schema), {"id": parent})
+
+
+async def say_doing(conn: AsyncConnection, schema: str, doing: Mapping[int, str]) -> None:
+    """Note what workers run: JSON text by session. A session that is closed is left alone."""
+    parameters = {"ids": numbers(doing), "doing": texts(doing.values())}
+    await conn.execute(statement("say_doing", schema), parameters)
 
 
 async def version(conn: AsyncConnection, schema: str) -> Installed:
