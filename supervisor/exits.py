@@ -8,6 +8,10 @@ FAILED: Final = 1
 """A command did not succeed; its one-line error says why."""
 USAGE: Final = 2
 """The command line was not understood."""
+WARNINGS: Final = 3
+"""`supervisor doctor` has warnings, and nothing worse."""
+PROBLEMS: Final = 4
+"""`supervisor doctor` has found a problem: jobs are not run, or can be lost."""
 UNAVAILABLE: Final = 69
 """The database could not be reached and the command does not wait for it."""
 SOFTWARE: Final = 70

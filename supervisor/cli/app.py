@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 from supervisor import exits
 from supervisor.cli.dashboard import dashboard
 from supervisor.cli.demo import demo
+from supervisor.cli.doctor import doctor
 from supervisor.cli.drain import drain
 from supervisor.cli.enqueue import enqueue
 from supervisor.cli.failures import report, report_fault, say
@@ -55,7 +56,7 @@ def _root(
     """Background jobs in PostgreSQL: they commit with your data, a supervisor runs them."""
 
 
-_commands: tuple[Callable[..., None], ...] = (run, migrate, enqueue, status, dashboard, drain, demo)
+_commands: tuple[Callable[..., None], ...] = (run, migrate, enqueue, status, doctor, dashboard, drain, demo)
 for _command in _commands:
     app.command()(_command)
 _commands = (show, retry, cancel)

@@ -139,6 +139,11 @@ def _migrate(conn: psycopg.Connection, schema: str, lock_timeout_s: float, role_
     return MigrationReport(schema, before, known, tuple(applied), install, kept, granted)
 
 
+def functions_match(found: Installed, schema: str) -> bool:
+    """Whether the functions in the database are those of this code, to the letter."""
+    return found.functions == _functions_digest(schema)
+
+
 def check_version(found: Installed, schema: str) -> None:
     """Raise SchemaMissing or SchemaTooNew unless what was *found* can be worked with.
 
