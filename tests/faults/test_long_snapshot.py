@@ -1,0 +1,80 @@
+"""A long transaction elsewhere in the database keeps every dead row alive: the queue goes on at its rate (B22).
+
+    the rate of a backlog --pin for minutes of steady load--> the rate again --pin ends--> figures as before
+"""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from supervisor.client import enqueue_many
+from supervisor.newjob import NewJob
+from tests.faults.test_outages import Load, wait_out
+from tests.support.database import Database
+from tests.support.fault_handlers import MODULES
+from tests.support.service import Service
+from tests.support.sizes import FULL
+from tests.support.waiting import wait_until
+
+Start = Callable[..., Service]
+PER_S, HELD_S = (800, 300.0) if FULL else (300, 6.0)
+BACKLOG = 8000 if FULL else 1000
+NORMAL_AGAIN_S = 120.0
+DEAD_ROWS = "select n_dead_tup from pg_stat_user_tables where relid = 'supervisor.job'::regclass"
+
+
+def throughput(db: Database) -> float:
+    """Jobs a second that are done while a backlog is worked off, the steady load included."""
+    done = "select count(*)::int from supervisor.history"
+    before, began = db.value(done), time.monotonic()
+    enqueue_many(db.connect(), [NewJob("t.noop")] * BACKLOG)
+    db.wait_for("select count(*) < 100 from supervisor.job", True, 120)
+    found: float = (db.value(done) - before) / (time.monotonic() - began)
+    return found
+
+
+@pytest.mark.timeout(900 if FULL else 120)
+def test_a_long_transaction_elsewhere_does_not_slow_the_queue(db: Database, service: Start) -> None:
+    """The oldest snapshot is told with its age and its owner. What a claim costs in pages: db/test_pinned.py."""
+    one = service(handlers=MODULES, processes=2, concurrency=10)
+    throughput(db)  # connections are open, plans are made
+    pin = db.connect(autocommit=False, application_name="nightly report")
+    pin.execute("set transaction isolation level repeatable read")
+    pin.execute("select count(*) from supervisor.job")
+    held = time.monotonic()
+    load = Load(db, PER_S, "t.noop")
+    load.start()
+    wait_out(2.0)
+    first = throughput(db)
+    wait_out(held + HELD_S - time.monotonic())
+    last = throughput(db)
+    dead = db.value(DEAD_ROWS)
+    age = time.monotonic() - held
+    wait_until(
+        lambda: one.metric("supervisor_oldest_snapshot_seconds", owner="session") >= age - 20,
+        40,
+        "the metric names the age of the oldest snapshot and whose it is",
+    )
+    pin.rollback()
+    ended = time.monotonic()
+    wait_until(
+        lambda: one.metric("supervisor_oldest_snapshot_seconds", owner="session") == 0,
+        NORMAL_AGAIN_S,
+        "nobody is named any more",
+    )
+    if FULL:
+        wait_until(lambda: db.value(DEAD_ROWS) < 20_000, NORMAL_AGAIN_S - (time.monotonic() - ended), "dead rows are gone")
+    normal_in = time.monotonic() - ended
+    after = throughput(db)
+    jobs = load.stop()
+    db.wait_for("select count(*)::int from supervisor.job", 0, 60)
+    assert db.statuses().keys() == {"done"}
+    print(
+        f">>> {len(jobs)} jobs; throughput {first:.0f}/s, after {HELD_S:g} s {last:.0f}/s with {dead} dead rows; "
+        f"as before {normal_in:.0f} s later: {after:.0f}/s"
+    )
+    if FULL:
+        assert last >= 0.7 * first
+        assert after >= 0.8 * first
+    assert one.stop() == 0
