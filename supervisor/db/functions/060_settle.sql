@@ -4,6 +4,18 @@ language sql immutable as $fn$
     select (case when p_priority > 500 then p_priority - 1000 else p_priority end)::smallint
 $fn$;
 
+-- noted: a job's record of what befell it, with one more entry; its last ten are kept. Internal.
+--
+-- Params   p_entry: an object with "at", "event" and what else is known. Events are those of move that had
+--          an error (with "attempt", "claims", "error"), and what operators did: retried, cancelled (a running
+--          job was told to stop), rescheduled (with "was", "to"); theirs have "by", the database role.
+create or replace function {schema}.noted(p_errors jsonb, p_entry jsonb) returns jsonb
+language sql immutable as $fn$
+    select case when jsonb_typeof(p_errors) <> 'array' then '[]'
+                when jsonb_array_length(p_errors) >= 10 then p_errors - 0
+                else p_errors end || p_entry
+$fn$;
+
 -- bury: take a job out of the queue for good, until an operator retries it. Internal.
 --
 -- Params   p_status: dead or cancelled. p_reason: attempts, crashes, payload, cancel, unknown_kind,
@@ -80,10 +92,9 @@ begin
            run_at = case when v_dead is null then v_run_at else p_job.run_at end,
            last_error = case when p_error is null then p_job.last_error else left(p_error, 10000) end,
            errors = case when p_error is null then p_job.errors
-                         else case when jsonb_typeof(p_job.errors) <> 'array' then '[]'
-                                   when jsonb_array_length(p_job.errors) >= 10 then p_job.errors - 0 else p_job.errors end
-                              || jsonb_build_object('at', v_now, 'event', p_event, 'attempt', p_job.attempts, 'claims', p_job.claims,
-                                                    'error', left(p_error, 2000))
+                         else {schema}.noted(p_job.errors, jsonb_build_object(
+                                  'at', v_now, 'event', p_event, 'attempt', p_job.attempts, 'claims', p_job.claims,
+                                  'error', left(p_error, 2000)))
                     end
      where j.id = p_job.id;
     if v_dead is null then

@@ -9,7 +9,9 @@ language sql security definer set search_path = pg_catalog, pg_temp as $fn$
     insert into {schema}.job (id, claims, created_at, max_attempts, max_crashes, priority, queue, kind, unique_key, timeout, payload,
                               headers, last_error, errors)
     select b.id, b.claims, b.created_at, b.max_attempts, b.max_crashes, b.priority, b.queue, b.kind, b.unique_key, b.timeout, b.payload,
-           b.headers, b.last_error, b.errors
+           b.headers, b.last_error,
+           {schema}.noted(b.errors, jsonb_build_object('at', clock_timestamp(), 'event', 'retried', 'by', session_user,
+                                                       'status', b.status, 'attempt', b.attempts, 'claims', b.claims))
       from back b
      order by b.unique_key nulls first, b.id  -- as bulks insert keys: the two cannot deadlock
     returning id
@@ -41,7 +43,13 @@ begin
            for no key update
     loop
         id := v_job.id;
-        update {schema}.job j set cancel_at = coalesce(j.cancel_at, clock_timestamp()) where j.id = v_job.id;
+        if v_job.cancel_at is null then
+            update {schema}.job j
+               set cancel_at = clock_timestamp(),
+                   errors = {schema}.noted(j.errors, jsonb_build_object(
+                       'at', clock_timestamp(), 'event', 'cancelled', 'by', session_user, 'claims', j.claims))
+             where j.id = v_job.id;
+        end if;
         if v_job.lease is null then
             perform {schema}.bury(v_job.id, 'cancelled', 'operator');
             what := 'cancelled';
@@ -92,7 +100,11 @@ begin
          order by j.unique_key nulls first, j.id
            for no key update
     loop
-        update {schema}.job j set run_at = v_at where j.id = v_job.id;
+        update {schema}.job j
+           set run_at = v_at,
+               errors = {schema}.noted(j.errors, jsonb_build_object(
+                   'at', v_now, 'event', 'rescheduled', 'by', session_user, 'was', v_job.run_at, 'to', v_at))
+         where j.id = v_job.id;
         v_back := v_back || jsonb_build_object('queue', v_job.queue, 'priority', v_job.priority);
         id := v_job.id;
         run_at := v_at;
