@@ -2,6 +2,7 @@
 
 The public names. Declaring:  handler, Handler, Job, Backoff; a handler raises Retry, Snooze or Cancel.
 Enqueueing:  enqueue, enqueue_many, NewJob, Enqueued, or a handler's own `.enqueue`.
+Events:  publish, publish_many, NewEvent, Published; at the other end inbox.
 
 Everything that declares or enqueues jobs imports this, so it stays light: nothing
 of the service (its loop, its logs, its command line) is loaded from here.
@@ -29,7 +30,9 @@ from supervisor import errors  # noqa: E402
 from supervisor.backoff import Backoff  # noqa: E402
 from supervisor.client import Enqueued, NewJob, enqueue, enqueue_many  # noqa: E402
 from supervisor.handler import Handler, Job, handler  # noqa: E402
+from supervisor.inbox import inbox  # noqa: E402
 from supervisor.outcome import Cancel, Retry, Snooze  # noqa: E402
+from supervisor.publisher import NewEvent, Published, publish, publish_many  # noqa: E402
 from supervisor.release import VERSION as __version__  # noqa: E402
 
 __all__ = [
@@ -38,7 +41,9 @@ __all__ = [
     "Enqueued",
     "Handler",
     "Job",
+    "NewEvent",
     "NewJob",
+    "Published",
     "Retry",
     "Snooze",
     "__version__",
@@ -46,4 +51,7 @@ __all__ = [
     "enqueue_many",
     "errors",
     "handler",
+    "inbox",
+    "publish",
+    "publish_many",
 ]

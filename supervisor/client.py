@@ -134,8 +134,8 @@ class _Client:
     def one(
         self, conn: SyncConn | AsyncConn, job: NewJob, on_conflict: str | None, schema: str | None
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
-        where, word = _schema(schema), _conflict_word(on_conflict)
-        if _is_async(conn):
+        where, word = queue_schema(schema), _conflict_word(on_conflict)
+        if takes_await(conn):
             return _one_async(cast("AsyncConn", conn), where, job, word)
         with sending([job]) as span:
             [carried] = span.carried([job])
@@ -146,8 +146,8 @@ class _Client:
     def many(
         self, conn: SyncConn | AsyncConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
-        where, word = _schema(schema), _conflict_word(on_conflict)
-        if _is_async(conn):
+        where, word = queue_schema(schema), _conflict_word(on_conflict)
+        if takes_await(conn):
             return _many_async(cast("AsyncConn", conn), where, jobs, word)
         if not jobs:
             return []
@@ -233,7 +233,8 @@ def _parts(jobs: Sequence[NewJob], asked: str) -> list[str]:
     return [f"[{','.join(part)}]" for part in parts]
 
 
-def _is_async(conn: object) -> bool:
+def takes_await(conn: object) -> bool:
+    """Whether *conn* is an async connection; InvalidJob when it is no connection at all."""
     answer = statements.is_async(conn)
     if answer is None:
         hint = "; take a connection from the pool" if "Pool" in type(conn).__name__ else ""
@@ -249,7 +250,8 @@ def _conflict_word(on_conflict: str | None) -> str:
     return word
 
 
-def _schema(schema: str | None) -> str:
+def queue_schema(schema: str | None) -> str:
+    """*schema*, checked; when not given, SUPERVISOR_SCHEMA or the usual one."""
     if schema is not None:
         return check_schema(schema)
     named = os.environ.get("SUPERVISOR_SCHEMA") or DEFAULT_SCHEMA

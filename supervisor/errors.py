@@ -5,14 +5,16 @@ with its numbers, and what to do. A text never quotes a payload's values or a
 secret, since errors travel to logs, to the database and to screens.
 
     SupervisorError
-      InvalidJob, InvalidHandler        the program's input: nothing was sent, nothing is broken
+      InvalidJob, InvalidEvent,
+      InvalidHandler                    the program's input: nothing was sent, nothing is broken
       UniqueConflict                    the answer of the database to on_conflict="raise"
       UnknownKind, PayloadInvalid       a job this worker cannot run
       IllegalMove, LeaseLost            a write that must not happen
       DatabaseUnavailable               outside trouble: wait, or look there
       SessionClosed                     a worker that was taken for dead
       SchemaMissing, SchemaTooNew       the database and this release do not fit
-      SettingsInvalid, HandlersFailed   this process cannot start
+      SettingsInvalid, HandlersFailed,
+      BrokerRefused                     this process cannot start
 
 Elsewhere: what a handler raises on purpose (outcome.py).
 """
@@ -41,6 +43,13 @@ class InvalidJob(SupervisorError, ValueError):
 
     def __str__(self) -> str:
         return f"job refused: {self.field}: {self.reason}"
+
+
+class InvalidEvent(InvalidJob):
+    """An event was refused before any statement was sent; fields as of InvalidJob."""
+
+    def __str__(self) -> str:
+        return f"event refused: {self.field}: {self.reason}"
 
 
 class InvalidHandler(SupervisorError, ValueError):
@@ -216,3 +225,20 @@ class HandlersFailed(SupervisorError):
         lines = self.traceback_text.strip().splitlines()
         cause = lines[-1].strip() if lines else "no traceback"
         return f"handlers module {self.module!r} cannot be imported: {cause}"
+
+
+class BrokerRefused(SupervisorError):
+    """The address of a broker cannot be used: nothing was sent.
+
+    Attributes:
+        setting: The variable that holds it.
+        reason: Why, and what to do; no part of a password in it.
+    """
+
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(setting, reason)
+        self.setting = setting
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.setting} refused: {self.reason}"

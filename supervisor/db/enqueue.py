@@ -70,7 +70,8 @@ _INFINITE_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(m
 
 
 @cache
-def _query(text: str, schema: str) -> bytes:
+def query_for(text: str, schema: str) -> bytes:
+    """*text* for *schema*, made once."""
     return render(text.strip(), schema).encode()
 
 
@@ -88,16 +89,16 @@ def in_pipeline(conn: SyncConn | AsyncConn) -> bool:
 
 def one(conn: SyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
     """Add one job; (id, created)."""
-    with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
-        cur.execute(_query(_ONE, schema), _parameters(job, on_conflict), prepare=False)
+    with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
+        cur.execute(query_for(_ONE, schema), _parameters(job, on_conflict), prepare=False)
         return _answer(cur.fetchone())
 
 
 async def one_async(conn: AsyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
     """As `one`."""
-    with _schema_errors(schema):
+    with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            await cur.execute(_query(_ONE, schema), _parameters(job, on_conflict), prepare=False)
+            await cur.execute(query_for(_ONE, schema), _parameters(job, on_conflict), prepare=False)
             return _answer(await cur.fetchone())
 
 
@@ -108,18 +109,18 @@ def many(
 
     All or none. With *undoable*, an exception of *judge* takes the jobs back, and only them.
     """
-    with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
+    with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
 
         def send() -> T:
             answers: list[Answer] = []
             for document in documents:
-                cur.execute(_query(_MANY, schema), (document,), prepare=False)
+                cur.execute(query_for(_MANY, schema), (document,), prepare=False)
                 answers += [_answer(row) for row in cur.fetchall()]
             return judge(answers)
 
         if not undoable and len(documents) == 1:
             return send()
-        with _savepoint(conn, cur):
+        with savepoint(conn, cur):
             return send()
 
 
@@ -127,30 +128,30 @@ async def many_async(
     conn: AsyncConn, schema: str, documents: Sequence[str], *, undoable: bool, judge: Callable[[list[Answer]], T]
 ) -> T:
     """As `many`."""
-    with _schema_errors(schema):
+    with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
 
             async def send() -> T:
                 answers: list[Answer] = []
                 for document in documents:
-                    await cur.execute(_query(_MANY, schema), (document,), prepare=False)
+                    await cur.execute(query_for(_MANY, schema), (document,), prepare=False)
                     answers += [_answer(row) for row in await cur.fetchall()]
                 return judge(answers)
 
             if not undoable and len(documents) == 1:
                 return await send()
-            async with _savepoint_async(conn, cur):
+            async with savepoint_async(conn, cur):
                 return await send()
 
 
 def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | None:
     """Add *jobs*, none with a unique key, by COPY; their ids in order. None: this role may not, nothing was done."""
-    with _schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
-        cur.execute(_query(_RESERVE, schema), (len(jobs),), prepare=False)
+    with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
+        cur.execute(query_for(_RESERVE, schema), (len(jobs),), prepare=False)
         reserved = _Reserved.of(cur.fetchall())
         if reserved is None:
             return None
-        with cur.copy(_query(_COPY, schema)) as out:
+        with cur.copy(query_for(_COPY, schema)) as out:
             for row in reserved.rows(jobs):
                 out.write_row(row)
         return reserved.ids
@@ -158,13 +159,13 @@ def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | Non
 
 async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | None:
     """As `copy`."""
-    with _schema_errors(schema):
+    with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            await cur.execute(_query(_RESERVE, schema), (len(jobs),), prepare=False)
+            await cur.execute(query_for(_RESERVE, schema), (len(jobs),), prepare=False)
             reserved = _Reserved.of(await cur.fetchall())
             if reserved is None:
                 return None
-            async with cur.copy(_query(_COPY, schema)) as out:
+            async with cur.copy(query_for(_COPY, schema)) as out:
                 for row in reserved.rows(jobs):
                     await out.write_row(row)
             return reserved.ids
@@ -232,7 +233,8 @@ def _answer(row: tuple[Any, ...] | None) -> Answer:
 
 
 @contextmanager
-def _schema_errors(schema: str) -> Iterator[None]:
+def schema_errors(schema: str) -> Iterator[None]:
+    """What a database without the schema answers, as SchemaMissing."""
     try:
         yield
     except (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedTable) as error:
@@ -240,7 +242,8 @@ def _schema_errors(schema: str) -> Iterator[None]:
 
 
 @contextmanager
-def _savepoint(conn: SyncConn, cur: Cursor[tuple[Any, ...]]) -> Iterator[None]:
+def savepoint(conn: SyncConn, cur: Cursor[tuple[Any, ...]]) -> Iterator[None]:
+    """A savepoint in the caller's transaction, or, on an autocommit connection, a transaction of its own."""
     if _begins_by_itself(conn):
         cur.execute("select", prepare=False)
     with conn.transaction():
@@ -248,7 +251,8 @@ def _savepoint(conn: SyncConn, cur: Cursor[tuple[Any, ...]]) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _savepoint_async(conn: AsyncConn, cur: AsyncCursor[tuple[Any, ...]]) -> AsyncIterator[None]:
+async def savepoint_async(conn: AsyncConn, cur: AsyncCursor[tuple[Any, ...]]) -> AsyncIterator[None]:
+    """As `savepoint`."""
     if _begins_by_itself(conn):
         await cur.execute("select", prepare=False)
     async with conn.transaction():

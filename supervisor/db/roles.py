@@ -57,12 +57,20 @@ TABLES: Final[dict[str, Access]] = {
     "tally": Access(worker="select, insert, update", look="select"),
     "queue": Access(worker="select, update", look="select"),
     "place": Access(worker="select, insert, delete", look="select"),
+    "outbox": Access(worker="select, update, delete", look="select"),
+    "outbox_parked": Access(worker="select, insert", look="select"),
+    "outbox_sent": Access(worker="select, insert", look="select"),
+    "outbox_sent_default": Access(worker="select", look="select"),
+    "outbox_part": Access(worker="select, update", look="select"),
+    "relay": Access(worker="select, insert, update, delete", look="select"),
+    "inbox": Access(worker="select, insert", look="select"),
+    "inbox_parked": Access(worker="select, insert", look="select"),
     "migration": Access(worker="select", look="select"),
     "jobs": Access(worker="select", look="select"),
 }
 """Tables and views. Partitions by day are reached through history."""
 
-SEQUENCES: Final[tuple[str, ...]] = ("job_id_seq",)
+SEQUENCES: Final[tuple[str, ...]] = ("job_id_seq", "outbox_id_seq", "inbox_parked_id_seq")
 """Of identity columns: nobody needs a right to them, and nobody has one."""
 
 _WORKER: Final = ("worker",)
@@ -109,6 +117,24 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "make_partitions": _WORKER,
     "drop_partitions": _WORKER,
     "prune": _WORKER,
+    "publish": ("producer", "worker"),
+    "publish_many": ("producer", "worker"),
+    "event_problem": (),
+    "outbox_added": (),
+    "read_outbox": _WORKER,
+    "lead_parts": _WORKER,
+    "give_parts": _WORKER,
+    "relay_gone": _WORKER,
+    "raise_low": _WORKER,
+    "confirm_events": _WORKER,
+    "refuse_events": _WORKER,
+    "held_keys": _WORKER,
+    "first_seen": ("producer", "worker"),
+    "receive": _WORKER,
+    "park_received": _WORKER,
+    "tidy_outbox": _WORKER,
+    "replay_events": _OPERATOR,
+    "drop_events": _OPERATOR,
     "retry_job": _OPERATOR,
     "cancel_job": _OPERATOR,
     "reschedule_job": _OPERATOR,

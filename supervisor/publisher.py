@@ -1,0 +1,145 @@
+"""Publish events in the caller's own transaction.
+
+    with conn.transaction():
+        create_order(conn, ...)
+        publish(conn, "orders.created", {"order_id": 7}, key="order-7")     # published exactly when the order exists
+
+The event is a row of the outbox; a relay sends it to the broker once its transaction has committed, at least
+once, in order per key. Works on a psycopg Connection and, awaited, on an AsyncConnection, in whatever state it is.
+
+Always true: a refusal (InvalidEvent) leaves the caller's transaction as it was. Nothing is committed, rolled
+back or closed here; a bulk is stored whole or not at all.
+
+Elsewhere: checks (newevent.py, payload.py); statements (db/publish.py); what becomes of it (outbox/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, overload
+from uuid import UUID
+
+from supervisor.client import MAX_DOCUMENT_BYTES, queue_schema, takes_await
+from supervisor.db import publish as statements
+from supervisor.errors import InvalidEvent, InvalidJob
+from supervisor.newevent import NewEvent, Published
+
+if TYPE_CHECKING:
+    from supervisor.db.enqueue import AsyncConn, SyncConn
+    from supervisor.db.publish import Answer
+
+__all__ = ["NewEvent", "Published", "publish", "publish_many"]
+
+
+@overload
+def publish(
+    conn: SyncConn,
+    topic: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    event_id: UUID | str | None = None,
+    schema: str | None = None,
+) -> Published: ...
+@overload
+def publish(
+    conn: AsyncConn,
+    topic: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    event_id: UUID | str | None = None,
+    schema: str | None = None,
+) -> Coroutine[Any, Any, Published]: ...
+def publish(
+    conn: SyncConn | AsyncConn,
+    topic: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    event_id: UUID | str | None = None,
+    schema: str | None = None,
+) -> Published | Coroutine[Any, Any, Published]:
+    """Add one event to the outbox, in the transaction *conn* is in. On an async connection, await the answer.
+
+    Args:
+        conn: A psycopg Connection or AsyncConnection. It is not committed, rolled back or closed.
+        topic: Where it goes: a JetStream subject, a routing key, a Kafka topic.
+        payload: Any mapping that JSON can hold.
+        key: Events of one key are published one after the other, in the order of their transactions.
+        headers: Sent along as text, beside those of CloudEvents; 64 KiB in all.
+        event_id: The event's id for consumers; made by the database when not given.
+        schema: Where the outbox lives; SUPERVISOR_SCHEMA or "supervisor" when not given.
+
+    Raises:
+        InvalidEvent: before any statement, with the field named.
+        SchemaMissing: the database is not migrated; its error aborted the transaction.
+    """
+    where, is_async = _place(conn, schema)
+    event = NewEvent(topic, payload, key=key, headers=headers, event_id=event_id)
+    if is_async:
+        return _one_async(cast("AsyncConn", conn), where, event)
+    return _published(statements.one(cast("SyncConn", conn), where, event))
+
+
+@overload
+def publish_many(conn: SyncConn, events: Iterable[NewEvent], *, schema: str | None = None) -> list[Published]: ...
+@overload
+def publish_many(
+    conn: AsyncConn, events: Iterable[NewEvent], *, schema: str | None = None
+) -> Coroutine[Any, Any, list[Published]]: ...
+def publish_many(
+    conn: SyncConn | AsyncConn, events: Iterable[NewEvent], *, schema: str | None = None
+) -> list[Published] | Coroutine[Any, Any, list[Published]]:
+    """Add many events: the same, in the same order, as that many single calls. All or none, in one statement.
+
+    Raises:
+        InvalidEvent: before any statement (a NewEvent is checked when it is made).
+        SchemaMissing: the database is not migrated; its error aborted the transaction.
+    """
+    where, is_async = _place(conn, schema)
+    listed = list(events)
+    for index, event in enumerate(listed):
+        if not isinstance(event, NewEvent):
+            raise InvalidEvent(f"events[{index}]", f"must be a NewEvent, not {type(event).__name__}")
+    documents = _documents(listed)
+    if is_async:
+        return _many_async(cast("AsyncConn", conn), where, documents)
+    return [_published(answer) for answer in statements.many(cast("SyncConn", conn), where, documents)]
+
+
+async def _one_async(conn: AsyncConn, schema: str, event: NewEvent) -> Published:
+    return _published(await statements.one_async(conn, schema, event))
+
+
+async def _many_async(conn: AsyncConn, schema: str, documents: list[str]) -> list[Published]:
+    return [_published(answer) for answer in await statements.many_async(conn, schema, documents)]
+
+
+def _place(conn: object, schema: str | None) -> tuple[str, bool]:
+    try:
+        return queue_schema(schema), takes_await(conn)
+    except InvalidJob as refused:
+        raise InvalidEvent(refused.field, refused.reason) from None
+
+
+def _published(answer: Answer) -> Published:
+    return Published(answer[0], UUID(answer[1]))
+
+
+def _documents(events: Sequence[NewEvent]) -> list[str]:
+    """The bulk as JSON arrays of at most MAX_DOCUMENT_BYTES; none when it is empty."""
+    parts: list[list[str]] = []
+    size = 0
+    for event in events:
+        element = event.element()
+        length = len(element) if element.isascii() else len(element.encode())
+        if not parts or size + length > MAX_DOCUMENT_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(element)
+        size += length
+    return [f"[{','.join(part)}]" for part in parts]
