@@ -203,11 +203,11 @@ class _Link:
     async def serve(self, host: str, port: int) -> None:
         try:
             self._server = await asyncio.open_connection(host, port)
-        except OSError:
+            for _, writer in (self._client, self._server):
+                writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # no server, or one side was reset meanwhile
             self.reset()
             return
-        for _, writer in (self._client, self._server):
-            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         both = [asyncio.ensure_future(self._to_server()), asyncio.ensure_future(self._to_client())]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
