@@ -110,6 +110,13 @@ class Dashboard:
             raise Refused(403, f"Nothing was done: {why}.")
         return fields
 
+    async def order_form(self, request: Request) -> list[tuple[str, str]]:
+        """The fields of a form that changes something. Raises Refused where nothing may be changed."""
+        fields = await self.form(request)
+        if self.settings.dashboard_read_only:
+            raise Refused(403, "This dashboard is read-only (SUPERVISOR_DASHBOARD_READ_ONLY).")
+        return fields
+
     # ---- answers
 
     def sound(self, endpoint: Endpoint) -> Endpoint:

@@ -1,4 +1,4 @@
-"""What an operator can order: retry, cancel, another time. The functions are those of the command line.
+"""What an operator can order: jobs' retry, cancel, another time; queues' pause and limit. As the command line does.
 
     form --check--> db/operate.py --> back to the page, with what became of it in the address, as numbers
 
@@ -14,10 +14,12 @@ from starlette.datastructures import QueryParams
 
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.viewer import Viewer
-from supervisor.db import operate
+from supervisor.db import operate, queues
+from supervisor.db.desk import Conn
 from supervisor.log import get_logger
 
 ORDERS: Final = ("retry", "cancel", "reschedule")
+QUEUE_ORDERS: Final = ("pause", "resume", "limit", "unlimit")
 _MOST_IDS: Final = 200
 _LONGEST_DELAY_S: Final = 10 * 366 * 86400.0
 _UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -43,7 +45,7 @@ class Done:
     @classmethod
     def read(cls, params: QueryParams) -> "Done | None":
         """What `query` has written, or None."""
-        if params.get("said") not in ORDERS:
+        if params.get("said") not in ORDERS + QUEUE_ORDERS:
             return None
         return cls(params["said"], *(_small(params.get(name)) for name in ("done", "asked", "taken", "missing")))
 
@@ -54,6 +56,14 @@ class Done:
 
     def text(self) -> str:
         """In words."""
+        if self.order in QUEUE_ORDERS:
+            said = {
+                "pause": "The queue is paused: what runs goes on.",
+                "resume": "The queue gives jobs again.",
+                "limit": "The limit is set; it holds as soon as a supervisor has counted what runs.",
+                "unlimit": "The queue has no limit.",
+            }
+            return said[self.order]
         words = {"retry": "put back into the queue", "cancel": "cancelled", "reschedule": "given another time"}
         parts = []
         if self.done:
@@ -85,8 +95,36 @@ async def carry_out(viewer: Viewer, order: str, ids: Sequence[int], fields: Mapp
         done = Done(order, done=len(moved), missing=len(ids) - len(moved))
     else:
         raise Refused(400, f"The order must be one of {', '.join(ORDERS)}.")
+    viewer.forget()
     log.info("dashboard.order", order=order, job_ids=list(ids)[:20], done=done.done, asked=done.asked)
     return done
+
+
+async def carry_out_on_queue(viewer: Viewer, fields: Mapping[str, str], who: str) -> Done:
+    """Carry out what a form of the queues page says. Raises Refused for what cannot be ordered."""
+    order, queue = fields.get("order", ""), fields.get("queue", "")
+    if not queue or "\0" in queue:
+        raise Refused(400, "No queue was chosen.")
+    if order == "pause":
+        await viewer.desk.order(_send, "pause_queue", {"queue": queue, "by": who})
+    elif order == "resume":
+        await viewer.desk.order(_send, "resume_queue", {"queue": queue})
+    elif order == "unlimit":
+        await viewer.desk.order(_send, "unset_queue", {"queue": queue})
+    elif order == "limit":
+        most = fields.get("max_running", "").strip()
+        if not (most.isascii() and most.isdigit() and len(most) <= 5):
+            raise Refused(400, "How many may run at most is a number.")
+        await viewer.desk.order(_send, "set_queue", {"queue": queue, "max_running": int(most)})
+    else:
+        raise Refused(400, f"The order must be one of {', '.join(QUEUE_ORDERS)}.")
+    viewer.forget()
+    log.info("dashboard.queue_order", order=order, queue=queue)
+    return Done(order)
+
+
+def _send(conn: Conn, schema: str, name: str, parameters: dict[str, object]) -> Any:
+    return queues.order(conn, name, schema, parameters)
 
 
 def job_ids(texts: Sequence[str]) -> list[int]:

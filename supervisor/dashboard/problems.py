@@ -42,6 +42,8 @@ def problem(error: Exception) -> Page:
         return _page(503, "That took too long", text, wait=True)
     if isinstance(error, StatementRefused) and error.sqlstate == "25006":
         return _page(403, "Refused", "Nothing can be changed here: the database or the dashboard is read-only.")
+    if isinstance(error, StatementRefused) and error.sqlstate == "22023":
+        return _page(400, "That cannot be asked", mask(error.reason) + ".")
     if isinstance(error, StatementRefused):
         return _page(503, "The database refused", mask(error.reason))
     if isinstance(error, SchemaMissing):

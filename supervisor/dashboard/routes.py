@@ -45,6 +45,7 @@ def routes(dashboard: "Dashboard") -> list[BaseRoute]:
         Route("/login", dashboard.sound(_login(dashboard)), methods=["GET", "POST"]),
         Route("/logout", dashboard.sound(_logout(dashboard)), methods=["POST"]),
         Route("/jobs/order", dashboard.sound(_order(dashboard)), methods=["POST"]),
+        Route("/queues/order", dashboard.sound(_queue_order(dashboard)), methods=["POST"]),
     ]
     for name, path, document, answer in pages:
         endpoint = dashboard.sound(_shown(dashboard, name, answer))
@@ -61,9 +62,7 @@ def _shown(dashboard: "Dashboard", name: str, answer: Answer) -> Endpoint:
 
 def _order(dashboard: "Dashboard") -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        given = await dashboard.form(request)
-        if dashboard.settings.dashboard_read_only:
-            raise Refused(403, "This dashboard is read-only (SUPERVISOR_DASHBOARD_READ_ONLY).")
+        given = await dashboard.order_form(request)
         fields = dict(given)
         ids = orders.job_ids([value for name, value in given if name == "id"])
         done = await orders.carry_out(dashboard.viewer, fields.get("order", ""), ids, fields)
@@ -75,6 +74,17 @@ def _order(dashboard: "Dashboard") -> Endpoint:
         # Only the list's own filters, so that the address leads nowhere else.
         kept = [pair for pair in parse_qsl(back[:_MOST_BACK]) if pair[0] in _FILTERS]
         return _see(request, "/jobs", [*kept, *done.query().items()])
+
+    return endpoint
+
+
+def _queue_order(dashboard: "Dashboard") -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        fields = dict(await dashboard.order_form(request))
+        done = await orders.carry_out_on_queue(dashboard.viewer, fields, "the dashboard")
+        if wants_json(request):
+            return as_json({"text": done.text(), **done.query()})
+        return _see(request, "/queues", done.query())
 
     return endpoint
 

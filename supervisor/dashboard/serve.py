@@ -86,6 +86,7 @@ async def serve(
         uvicorn.Config(
             Dashboard(settings, database_url),
             log_config=None,
+            log_level="warning",  # its start and stop are said by us
             access_log=False,
             server_header=False,
             root_path=settings.dashboard_root_path,

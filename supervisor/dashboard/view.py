@@ -126,7 +126,7 @@ def environment() -> Environment:
     )
     made.filters.update(
         ago=wording.ago,
-        length=wording.length,
+        span=wording.length,
         size=wording.size,
         first_line=wording.first_line,
         pretty=pretty,

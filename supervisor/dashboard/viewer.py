@@ -38,9 +38,22 @@ class Viewer:
         until, task = self._answers.get(name, (0.0, None))
         if task is None or (task.done() and (time.monotonic() >= until or task.exception() is not None)):
             task = asyncio.get_running_loop().create_task(_awaited(ask))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
             self._answers[name] = (time.monotonic() + lasts_s, task)
         answer: T = await asyncio.shield(task)
         return answer
+
+    async def soon(self, name: str, lasts_s: float, ask: Callable[[], Awaitable[T]], wait_s: float) -> T | None:
+        """As `shared`, for an answer that may take its time: None when it is not there within *wait_s* seconds."""
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self.shared(name, lasts_s, ask)
+        except TimeoutError:
+            return None
+
+    def forget(self) -> None:
+        """Something was changed: ask anew, so that the next page shows it."""
+        self._answers.clear()
 
     async def somebody_looks(self) -> None:
         """Tell the supervisors, now and then. They show what they know in any case, so a failure is no news here."""

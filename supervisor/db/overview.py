@@ -87,9 +87,7 @@ def depths(conn: Connection, schema: str, *, most: int = MOST_COUNTED, running: 
         most: Counts stop here, per lane.
         running: Count what runs too; else it is None.
     """
-    # Lanes are registered by the parents; where none runs, by whoever looks. A reader without the right to skips it.
-    with suppress(errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction), conn.transaction():
-        conn.execute(statement("discover", schema))
+    register_lanes(conn, schema)
     found: dict[str, QueueDepth] = {}
     with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
         cur.execute(PLANS)
@@ -112,6 +110,12 @@ def depths(conn: Connection, schema: str, *, most: int = MOST_COUNTED, running: 
             if count > MOST_COUNTED:
                 depth.at_least.append("dead")
     return [found[queue] for queue in sorted(found)]
+
+
+def register_lanes(conn: Connection, schema: str) -> None:
+    """Register lanes that nobody has. Parents do it; where none runs, whoever looks. One without the right skips it."""
+    with suppress(errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction), conn.transaction():
+        conn.execute(statement("discover", schema))
 
 
 def _running(conn: Connection, schema: str, found: dict[str, QueueDepth]) -> None:

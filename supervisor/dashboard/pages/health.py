@@ -1,27 +1,47 @@
-"""Health: what the database says of the queue's tables, and who keeps them from being vacuumed."""
+"""Health: what the doctor finds, what the database says of the queue's tables, who keeps them from being vacuumed.
+
+The doctor makes many checks, and some of them may take a while on a busy server: the page does not wait long for
+it, and shows its findings when they are there.
+"""
 
 from dataclasses import asdict
 from typing import Any, Final
 
 from supervisor.dashboard.view import Page
-from supervisor.dashboard.viewer import Viewer
+from supervisor.dashboard.viewer import STATEMENT_TIMEOUT_S, Viewer
 from supervisor.db.health import table_health
+from supervisor.doctor import Level, Limits, Report, examine
 from supervisor.settings import Settings
 
 _LASTS_S: Final = 10.0
+_EXAMINED_FOR_S: Final = 30.0
+_WAIT_S: Final = 0.5
+_LIMITS: Final = Limits(patience_s=STATEMENT_TIMEOUT_S, check_s=2 * STATEMENT_TIMEOUT_S)
 
 
 async def page(viewer: Viewer, settings: Settings) -> Page:
-    """The health of the tables."""
+    """The health of everything."""
     data = await viewer.shared("health", _LASTS_S, lambda: _gather(viewer, settings))
-    return Page("health.html", "Health", data, refresh_s=30.0)
+    report = await viewer.soon("doctor", _EXAMINED_FOR_S, lambda: _examined(viewer, settings), _WAIT_S)
+    return Page(
+        "health.html",
+        "Health",
+        {**data, "doctor": None if report is None else report.document()},
+        {"findings": None if report is None else report.at_least(Level.NOTE)},
+        refresh_s=2.0 if report is None else 30.0,
+    )
+
+
+async def _examined(viewer: Viewer, settings: Settings) -> Report:
+    purpose = "reader" if settings.dashboard_read_only else "operator"
+    return await viewer.desk.examine(lambda conn: examine(conn, settings, purpose=purpose, limits=_LIMITS))
 
 
 async def _gather(viewer: Viewer, settings: Settings) -> dict[str, Any]:
     schema = settings.schema_
     found = await viewer.desk.examine(lambda conn: table_health(conn, schema))
     tables = sorted(found.tables, key=lambda table: -table.total_bytes)
-    indexes = sorted(found.indexes, key=lambda index: -index.bytes)
+    indexes = sorted(found.indexes, key=lambda index: (index.valid, -index.bytes))
     return {
         "tables": [asdict(table) for table in tables],
         "indexes": [asdict(index) for index in indexes],

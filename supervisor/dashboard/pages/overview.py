@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from supervisor.dashboard.pages.queues import MINUTES, as_lines, counted, described, hour
+from supervisor.dashboard.pages.queues import MINUTES, as_lines, depths_and_settings, described, hour
 from supervisor.dashboard.pages.workers import fleet
 from supervisor.dashboard.view import Page
 from supervisor.dashboard.viewer import Viewer
@@ -24,7 +24,7 @@ async def page(viewer: Viewer) -> Page:
 
 async def _gather(viewer: Viewer) -> dict[str, Any]:
     desk = viewer.desk
-    depths = await desk.look(counted)
+    depths, settings = await depths_and_settings(viewer)
     shown = depths[:_SHOWN]
     lines = as_lines(await desk.look(browse.lines, minutes=MINUTES, queues=[one.queue for one in shown]))
     whole = as_lines(await desk.look(browse.lines, minutes=MINUTES))
@@ -47,7 +47,7 @@ async def _gather(viewer: Viewer) -> dict[str, Any]:
             "oldest_due_s": max((one.oldest_due_s for one in depths if one.oldest_due_s is not None), default=None),
             **hour(whole.get("", {})),
         },
-        "queues": [described(one, lines) for one in shown],
+        "queues": [described(one, lines, settings.get(one.queue)) for one in shown],
         "left_out": len(depths) - len(shown),
         "supervisors": supervisors,
         "recent_dead": dead,
@@ -70,7 +70,10 @@ def _remarks(data: dict[str, Any]) -> Any:
         if not one["listening"]:
             text = f"Supervisor {one['name']} finds jobs by polling: notifications do not reach it."
             yield {"level": "warn", "text": text, "path": "/health"}
-    late = [one for one in data["queues"] if (one["oldest_due_s"] or 0) >= _LATE_S]
+    for one in [one for one in data["queues"] if one["paused_at"] and one["due"]][:3]:
+        waits = count(one["due"], "due" in one["at_least"])
+        yield {"level": "warn", "text": f"Queue {one['queue']} is paused, and {waits} jobs wait.", "path": "/queues"}
+    late = [one for one in data["queues"] if (one["oldest_due_s"] or 0) >= _LATE_S and not one["paused_at"]]
     for one in late[:3]:
         text = f"In queue {one['queue']} a job has waited for {length(one['oldest_due_s'])}."
         yield {"level": "warn", "text": text, "path": "/queues"}

@@ -10,13 +10,16 @@ from typing import Any, Final, TypeAlias
 from supervisor.dashboard.view import Page
 from supervisor.dashboard.viewer import Viewer
 from supervisor.db import browse, overview
+from supervisor.db import queues as queue_settings
 from supervisor.db.browse import Line
 from supervisor.db.desk import Conn
 from supervisor.db.overview import QueueDepth
+from supervisor.db.queues import QueueSettings
 
 MINUTES: Final = 60
 BAD: Final = frozenset({"failed", "dead", "crashed"})
 MOST_SHOWN: Final = 200
+_REGISTER_EVERY_S: Final = 30.0
 _MOST_COUNTED: Final = 1_000
 _LEAST_COUNTED: Final = 50
 _COUNTED_IN_ALL: Final = 40_000
@@ -31,14 +34,23 @@ async def queues(viewer: Viewer) -> Page:
 
 
 async def _gather(viewer: Viewer) -> dict[str, Any]:
-    depths = await viewer.desk.look(counted)
+    depths, settings = await depths_and_settings(viewer)
     shown = depths[:MOST_SHOWN]
     lines = as_lines(await viewer.desk.look(browse.lines, minutes=MINUTES, queues=[one.queue for one in shown]))
     return {
         "minutes": MINUTES,
-        "queues": [described(one, lines) for one in shown],
+        "queues": [described(one, lines, settings.get(one.queue)) for one in shown],
         "left_out": len(depths) - len(shown),
     }
+
+
+async def depths_and_settings(viewer: Viewer) -> tuple[list[QueueDepth], dict[str, QueueSettings]]:
+    """Every queue in use or with settings, the ones that wait longest first; and the settings by name."""
+    await viewer.shared("lanes", _REGISTER_EVERY_S, lambda: viewer.desk.order(overview.register_lanes))
+    depths = await viewer.desk.look(counted)
+    settings = {one.name: one for one in await viewer.desk.look(queue_settings.settings)}
+    idle = sorted(settings.keys() - {one.queue for one in depths})
+    return depths + [QueueDepth(name, running=None) for name in idle], settings
 
 
 def counted(conn: Conn, schema: str) -> list[QueueDepth]:
@@ -49,9 +61,16 @@ def counted(conn: Conn, schema: str) -> list[QueueDepth]:
     return sorted(depths, key=lambda one: (-(one.oldest_due_s or 0.0), one.queue))
 
 
-def described(depth: QueueDepth, lines: Lines) -> dict[str, Any]:
-    """A queue with its last hour."""
-    return {**asdict(depth), **hour(lines.get(depth.queue, {}))}
+def described(depth: QueueDepth, lines: Lines, settings: QueueSettings | None) -> dict[str, Any]:
+    """A queue with its last hour and how it is set."""
+    return {
+        **asdict(depth),
+        **hour(lines.get(depth.queue, {})),
+        "paused_at": settings.paused_at if settings else None,
+        "paused_by": settings.paused_by if settings else None,
+        "max_running": settings.max_running if settings else None,
+        "places_taken": settings.running if settings else None,
+    }
 
 
 def as_lines(rows: Iterable[Line]) -> Lines:
