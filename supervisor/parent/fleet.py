@@ -53,6 +53,8 @@ from supervisor.worker.main import WorkerConfig
 _BUDGET_WINDOW_S: Final = 60.0
 _SPAWN_RETRY_S: Final = 1.0
 _BOARD_SLACK: Final = 64
+# On the page from the start, at 0: Prometheus sees no increase in a series that begins at 1.
+_DEATHS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "exit")
 
 log = get_logger("fleet")
 
@@ -119,6 +121,8 @@ class Fleet:
         self._recycle_limits: dict[int, tuple[float, float]] = {}
         self._limits_seen = False
         self._ooms = oom_kills()
+        for word in _DEATHS:
+            metrics().crashes.labels(word)
         self._repeats = Repeats()
         self.cut = 0
         """Workers that did not finish what they ran before they had to go."""

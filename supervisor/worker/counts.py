@@ -13,11 +13,15 @@ Elsewhere: the metrics (metrics/numbers.py).
 """
 
 import time
+from collections.abc import Iterable
+from typing import Final
 
 from supervisor.metrics import BatchedCounter, BatchedHistogram, Metrics, known_labels
 from supervisor.metrics.numbers import BATCH_SIZES, RUN_SECONDS, TRIP_SECONDS, WAIT_SECONDS
 from supervisor.wire.board import Board
 from supervisor.worker.run import Run
+
+_LOOKED_FOR: Final = ("done", "failed", "dead", "crashed")
 
 
 class Counts:
@@ -40,6 +44,16 @@ class Counts:
         self._woken_at = 0.0
         self._counted = 0
         self._queues = {name: place for place, name in enumerate(known_labels("queue"), 1)}
+
+    def show_zeros(self, known: Iterable[tuple[str, str]]) -> None:
+        """Put the outcomes that alerts look for on the page, for *known* queues and kinds, before the first of them.
+
+        Prometheus sees no increase in a series that begins at 1: the first death of a kind would be missed.
+        """
+        for key in known:
+            for outcome in _LOOKED_FOR:
+                self._jobs.inc((*key, outcome), 0)
+        self._jobs.flush()
 
     def place(self, queue: str) -> int:
         """*queue*'s number on the scoreboard: its place among the known ones from 1, 0 for others."""

@@ -163,6 +163,8 @@ class Worker:
         metrics.register_labels("queue", [q.name for q in settings.queues if q.name != "*"])
         metrics.register_labels("queue", sorted({h.queue for h in self._handlers.values()}))
         counts = self._counts = Counts(metrics.metrics(), self._board)
+        if config.slot == 0:
+            counts.show_zeros((handler.queue, kind) for kind, handler in self._handlers.items())
         link = self._new_link(_HOUSE_LINK)
         pools = HandlerPools(
             config.database_url,
