@@ -25,13 +25,15 @@ from supervisor.cli.enqueue import enqueue
 from supervisor.cli.failures import report, report_fault, say
 from supervisor.cli.jobs import list_, show
 from supervisor.cli.orders import cancel, retry
+from supervisor.cli.reschedule import reschedule
 from supervisor.cli.run import migrate, run
 from supervisor.cli.status import status
+from supervisor.cli.story import story
 from supervisor.dsn import mask
 from supervisor.errors import SupervisorError
 
 app = typer.Typer(name="supervisor", no_args_is_help=True, pretty_exceptions_enable=False)
-jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look at jobs, retry and cancel them.")
+jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look at jobs; retry, cancel, reschedule them.")
 
 _ADDRESSES = {
     "--database-url": "SUPERVISOR_DATABASE_URL",
@@ -59,7 +61,7 @@ def _root(
 _commands: tuple[Callable[..., None], ...] = (run, migrate, enqueue, status, doctor, dashboard, drain, demo)
 for _command in _commands:
     app.command()(_command)
-_commands = (show, retry, cancel)
+_commands = (show, story, retry, cancel, reschedule)
 jobs.command("list")(list_)
 for _command in _commands:
     jobs.command()(_command)

@@ -77,9 +77,9 @@ def enqueue(
         ("--timeout", "timeout", timeout, seconds),
     ):
         if text is not None:
-            options[field] = _read(name, text, read)
+            options[field] = read_option(name, text, read)
     if headers:
-        options["headers"] = dict(_read("--header", text, header) for text in headers)
+        options["headers"] = dict(read_option("--header", text, header) for text in headers)
     if payload == "-":
         payload = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     # Checked before the database is asked: a typing error is told even when it is away.
@@ -105,7 +105,7 @@ def enqueue(
         output.console().print(f"job {added.id} holds the unique key and {what}", style="yellow")
 
 
-def _read(name: str, text: str, read: Any) -> Any:
+def read_option(name: str, text: str, read: Any) -> Any:
     from supervisor.cli.failures import wrong_use
 
     try:

@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from supervisor.dashboard.pages.queues import MINUTES, as_lines, depths_and_settings, described, hour
-from supervisor.dashboard.pages.workers import fleet
+from supervisor.dashboard.pages.queues import MINUTES, as_lines, described, hour, known
 from supervisor.dashboard.view import Page
 from supervisor.dashboard.viewer import Viewer
 from supervisor.db import browse, overview
@@ -24,15 +23,11 @@ async def page(viewer: Viewer) -> Page:
 
 async def _gather(viewer: Viewer) -> dict[str, Any]:
     desk = viewer.desk
-    depths, settings = await depths_and_settings(viewer)
+    depths, settings, supervisors = await known(viewer)
     shown = depths[:_SHOWN]
     lines = as_lines(await desk.look(browse.lines, minutes=MINUTES, queues=[one.queue for one in shown]))
     whole = as_lines(await desk.look(browse.lines, minutes=MINUTES))
-    supervisors = await desk.look(fleet)
     dead = await desk.look(overview.recent_dead, limit=_DEAD_SHOWN)
-    running = [job for one in supervisors for worker in one["workers"] for job in worker["jobs"]]
-    for depth in depths:
-        depth.running = sum(job["queue"] == depth.queue for job in running)
     data = {
         "asked_at": datetime.now(UTC),
         "minutes": MINUTES,

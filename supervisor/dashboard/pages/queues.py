@@ -3,10 +3,12 @@
 Always true: counts stop at a limit that shrinks as lanes grow in number, and `at_least` names those that did.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
+from supervisor.dashboard.pages.workers import fleet
 from supervisor.dashboard.view import Page
 from supervisor.dashboard.viewer import Viewer
 from supervisor.db import browse, overview
@@ -34,7 +36,7 @@ async def queues(viewer: Viewer) -> Page:
 
 
 async def _gather(viewer: Viewer) -> dict[str, Any]:
-    depths, settings = await depths_and_settings(viewer)
+    depths, settings, _ = await known(viewer)
     shown = depths[:MOST_SHOWN]
     lines = as_lines(await viewer.desk.look(browse.lines, minutes=MINUTES, queues=[one.queue for one in shown]))
     return {
@@ -44,13 +46,21 @@ async def _gather(viewer: Viewer) -> dict[str, Any]:
     }
 
 
-async def depths_and_settings(viewer: Viewer) -> tuple[list[QueueDepth], dict[str, QueueSettings]]:
-    """Every queue in use or with settings, the ones that wait longest first; and the settings by name."""
+async def known(viewer: Viewer) -> tuple[list[QueueDepth], dict[str, QueueSettings], list[dict[str, Any]]]:
+    """Every queue in use or with settings, the ones that wait longest first; the settings by name; the workers.
+
+    What runs is counted from what workers say: it is what they run, not what they hold.
+    """
     await viewer.shared("lanes", _REGISTER_EVERY_S, lambda: viewer.desk.order(overview.register_lanes))
     depths = await viewer.desk.look(counted)
     settings = {one.name: one for one in await viewer.desk.look(queue_settings.settings)}
+    supervisors = await viewer.desk.look(fleet)
     idle = sorted(settings.keys() - {one.queue for one in depths})
-    return depths + [QueueDepth(name, running=None) for name in idle], settings
+    depths += [QueueDepth(name) for name in idle]
+    running = Counter(job["queue"] for one in supervisors for worker in one["workers"] for job in worker["jobs"])
+    for depth in depths:
+        depth.running = running[depth.queue]
+    return depths, settings, supervisors
 
 
 def counted(conn: Conn, schema: str) -> list[QueueDepth]:
