@@ -1,4 +1,7 @@
-"""`supervisor jobs list` and `show`: look at jobs, whatever has become of them."""
+"""`supervisor jobs list` and `show`: look at jobs, whatever has become of them.
+
+Elsewhere: a job's steps in order (story.py); retry and cancel (orders.py).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from supervisor.cli.options import DatabaseUrl, Json, KindFilter, QueueFilter, S
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from supervisor.cli.failures import CommandFailed
     from supervisor.db.operate import Filter
 
 STATUSES = ("queued", "running", "done", "dead", "cancelled")
@@ -95,6 +99,16 @@ def list_(
         out.print(f"more: --before {following}", style="dim")
 
 
+def no_such_job(job_id: int, schema: str) -> CommandFailed:
+    """What is said of an id that the database does not know."""
+    from supervisor.cli.failures import CommandFailed
+
+    return CommandFailed(
+        f"job {job_id} is not in schema {schema!r}: it never was, or it is past "
+        "SUPERVISOR_KEEP_HISTORY_DAYS (done) or SUPERVISOR_KEEP_DEAD_DAYS (dead)"
+    )
+
+
 def show(
     job_id: Annotated[int, typer.Argument(metavar="ID", help="The job.", show_default=False)],
     database_url: DatabaseUrl = None,
@@ -103,7 +117,6 @@ def show(
 ) -> None:
     """Show everything that is known of one job: payload, times, the errors of its attempts."""
     from supervisor.cli import output
-    from supervisor.cli.failures import CommandFailed
     from supervisor.cli.service import connection, load
     from supervisor.db import operate
 
@@ -111,10 +124,7 @@ def show(
     with connection(settings) as conn:
         row = operate.show_job(conn, settings.schema_, job_id)
     if row is None:
-        raise CommandFailed(
-            f"job {job_id} is not in schema {settings.schema_!r}: it never was, or it is past "
-            "SUPERVISOR_KEEP_HISTORY_DAYS (done) or SUPERVISOR_KEEP_DEAD_DAYS (dead)"
-        )
+        raise no_such_job(job_id, settings.schema_)
     if as_json:
         output.print_json(row)
         return

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import psycopg
@@ -116,6 +116,13 @@ def _shown(text: str | bytes) -> Any:
         return json.loads(text)
     except (RecursionError, ValueError):
         return "(nested too deeply to show)"
+
+
+def now(conn: Connection, schema: str) -> datetime:
+    """The database's clock."""
+    with conn.cursor(row_factory=tuple_row) as cur:
+        row = cur.execute(statement("now", schema)).fetchone()
+        return datetime.fromtimestamp(row[0] if row else 0.0, UTC)
 
 
 def last_id(conn: Connection, schema: str) -> int:
