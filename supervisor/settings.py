@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from urllib.parse import unquote
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -36,6 +37,8 @@ SECRETS: Final = ("database_url", "listen_database_url")
 """Secrets that are addresses."""
 WORDS: Final = ("dashboard_token", "dashboard_password")
 """Secrets that are words."""
+BROKERS: Final = ("outbox_url", "consume_url")
+"""Secrets that are addresses of brokers: checked by their drivers, which know the schemes."""
 LEAST_TOKEN: Final = 16
 ALL_QUEUES: Final = "*"
 
@@ -68,6 +71,24 @@ def parse_queues(text: str) -> tuple[QueueWeight, ...]:
 
 def _names(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def parse_topics(text: str) -> tuple[tuple[str, str], ...]:
+    """`orders.created=order.created,payments.*=payment`: topics as the broker knows them, and their jobs' kinds."""
+    found: list[tuple[str, str]] = []
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        topic, equals, kind = (word.strip() for word in part.partition("="))
+        if not equals:
+            raise ValueError(f"{topic!r} has no kind: write topic=kind, as in orders.created=order.created")
+        try:
+            check_name("topic", topic, 255)
+            check_name("kind", kind)
+        except InvalidJob as refused:
+            raise ValueError(f"in {part!r} the {refused.field} {refused.reason}") from None
+        if any(topic == other for other, _ in found):
+            raise ValueError(f"topic {topic!r} is named twice")
+        found.append((topic, kind))
+    return tuple(found)
 
 
 def _port(value: object) -> object:
@@ -214,6 +235,39 @@ class Settings(BaseSettings):
     keep_dead_days: int = _setting("Days that dead jobs are kept for retry.", 30, ge=1, le=36500)
     keep_payload: bool = _setting("Keep payloads in the history.", False)
 
+    # Events
+    outbox_url: SecretStr | None = _setting(
+        "Broker that the outbox's events go to: nats://, amqp:// or kafka://. Set, `supervisor run` has a relay.",
+        None,
+        says="none",
+    )
+    outbox_source: str = _setting("The attribute `source` of the events published.", "/pg-supervisor", min_length=1)
+    outbox_batch: int = _setting("Events that a relay has on their way to the broker at most.", 500, ge=1, le=10_000)
+    outbox_max_attempts: int = _setting("Refusals by the broker after which an event is parked.", 10, ge=1, le=32_767)
+    outbox_after_parking: Literal["hold", "pass"] = _setting(
+        "Later events of a parked event's key: hold keeps them until it is replayed or dropped, pass lets them go.",
+        "hold",
+    )
+    outbox_lease_s: Seconds = _setting("How long a relay's parts stay its own without renewal.", 5.0)
+    publish_timeout_s: Seconds = _setting("Patience for the broker's confirmation of one event.", 10.0)
+    consume_url: SecretStr | None = _setting(
+        "Broker whose events become jobs. Set together with consume, `supervisor run` consumes.", None, says="none"
+    )
+    consume: Annotated[
+        tuple[tuple[str, str], ...],
+        NoDecode,
+        BeforeValidator(lambda v: parse_topics(v) if isinstance(v, str) else v),
+    ] = _setting(
+        "Topics and the kinds of their jobs, as in orders.created=order.created,payments.>=payment.", (), says="none"
+    )
+    consumer: str = _setting(
+        "Name under which events are consumed and remembered: those who share it share the events.", "pg-supervisor"
+    )
+    keep_sent_days: int = _setting("Days that published events are kept for looking; 0 keeps none.", 1, ge=0, le=36500)
+    keep_inbox_days: int = _setting(
+        "Days that an event is remembered as handled. Longer than a broker may deliver it again.", 7, ge=1, le=36500
+    )
+
     # Seeing it
     name: str = _computed(
         "Name of this service in logs and views; a label only.", socket.gethostname, "the host's name"
@@ -304,7 +358,7 @@ class Settings(BaseSettings):
             raise ValueError(f"{value!r} is a name that PostgreSQL keeps for itself")
         return value
 
-    @field_validator("log_level", "log_format", mode="before")
+    @field_validator("log_level", "log_format", "outbox_after_parking", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
@@ -329,7 +383,7 @@ class Settings(BaseSettings):
     def _check_port(cls, value: object) -> object:
         return _port(value)
 
-    @field_validator("name", mode="after")
+    @field_validator("name", "consumer", mode="after")
     @classmethod
     def _check_label(cls, value: str) -> str:
         try:
@@ -361,6 +415,8 @@ class Settings(BaseSettings):
                 f"restart_backoff_s={self.restart_backoff_s:g} must not be above "
                 f"restart_backoff_cap_s={self.restart_backoff_cap_s:g}"
             )
+        if bool(self.consume_url) != bool(self.consume):
+            raise ValueError("consume_url and consume belong together: set both or neither")
         if bool(self.dashboard_user) != bool(self.dashboard_password):
             raise ValueError("dashboard_user and dashboard_password belong together: set both or neither")
         if self.dashboard_port is not None and (problem := self.open_dashboard()):
@@ -389,6 +445,9 @@ class Settings(BaseSettings):
         for word in WORDS:
             if value := getattr(self, word):
                 dsn.remember(dsn.Address("", secrets=(value.get_secret_value(),)))
+        for broker in BROKERS:
+            if value := getattr(self, broker):
+                dsn.remember(dsn.Address("", secrets=broker_secrets(value.get_secret_value())))
 
     def redacted(self) -> dict[str, Any]:
         """Every setting by its name, passwords hidden: for logs and screens."""
@@ -398,8 +457,19 @@ class Settings(BaseSettings):
             shown[secret] = dsn.mask(value.get_secret_value()) if value else None
         for word in WORDS:
             shown[word] = dsn.HIDDEN if getattr(self, word) else None
+        for broker in BROKERS:
+            value = getattr(self, broker)
+            shown[broker] = dsn.mask(value.get_secret_value()) if value else None
+        shown["consume"] = ",".join(f"{topic}={kind}" for topic, kind in self.consume)
         shown["queues"] = ",".join(f"{q.name}*{q.weight}" if q.weight != 1 else q.name for q in self.queues)
         return {key.rstrip("_"): value for key, value in shown.items()}
+
+
+def broker_secrets(text: str) -> tuple[str, ...]:
+    """What must never be shown of a broker's address: its password, as it stands and decoded."""
+    login, at, _ = text.partition("://")[2].rpartition("@")
+    password = login.partition(":")[2]
+    return tuple({password, unquote(password)}) if at and password else ()
 
 
 def variable(field: str) -> str:
@@ -411,7 +481,7 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """A line per variable that looks like a misspelt setting. Others with our prefix are left alone:
     Kubernetes sets SUPERVISOR_PORT and the like for a Service named supervisor."""
     known = {variable(field) for field in Settings.model_fields} | {
-        variable(field) + "_FILE" for field in SECRETS + WORDS
+        variable(field) + "_FILE" for field in SECRETS + WORDS + BROKERS
     }
     known |= {"SUPERVISOR_LAB_DATABASE_URL"}  # where the handlers of the demo count their calls
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
@@ -424,11 +494,11 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def _read_secret_files(given: dict[str, Any]) -> Iterator[str]:
     """Put secrets named by *_FILE into *given*; yields problems."""
-    for field in SECRETS + WORDS:
+    for field in SECRETS + WORDS + BROKERS:
         direct, by_file = variable(field), variable(field) + "_FILE"
         path = given.pop(field + "_file", None) or (os.environ.get(by_file) if field not in given else None)
         if field not in given and direct in os.environ and not os.environ[direct].strip():
-            yield f"{direct} is set but empty: unset it or give {'an address' if field in SECRETS else 'a value'}"
+            yield f"{direct} is set but empty: unset it or give {'an address' if field not in WORDS else 'a value'}"
         if not path:
             continue
         if field in given or os.environ.get(direct):
@@ -458,7 +528,7 @@ def _explain(invalid: ValidationError, given: Mapping[str, Any]) -> Iterator[str
             yield f"{place} is not a setting"
         elif not place:
             yield reason
-        elif field in SECRETS + WORDS:
+        elif field in SECRETS + WORDS + BROKERS:
             yield f"{variable(field)}: {reason}"
         else:
             shown = dsn.mask(str(given.get(field, os.environ.get(variable(field), ""))))
@@ -472,7 +542,7 @@ def document() -> str:
         "",
         "Written by `python -m supervisor.settings`; do not edit. Each setting is an environment variable; durations",
         "are in seconds (`_S`). Secrets may also be given as a file that holds them: "
-        + ", ".join(f"`{variable(field)}_FILE`" for field in SECRETS + WORDS)
+        + ", ".join(f"`{variable(field)}_FILE`" for field in SECRETS + WORDS + BROKERS)
         + ".",
         "A setting that cannot be used stops the start with a line per problem.",
         "",
