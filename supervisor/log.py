@@ -22,6 +22,7 @@ import atexit
 import logging
 import multiprocessing.util
 import sys
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
@@ -36,6 +37,7 @@ from supervisor.lines import Lines
 __all__ = [
     "Repeats",
     "add_source",
+    "adopt_strays",
     "bind",
     "bind_process",
     "configure",
@@ -183,6 +185,25 @@ def configure(
     root.setLevel(_least)
     # Ends of a service and of a worker process: the latter leaves by os._exit, past atexit.
     multiprocessing.util.Finalize(None, flush, exitpriority=100)
+
+
+def adopt_strays() -> None:
+    """From now on what Python would print of errors that nobody catches, in threads and finalizers, and of warnings,
+    is a line of the log as others are: one record, without passwords."""
+    stray = get_logger("python")
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            error = (args.exc_type, args.exc_value, args.exc_traceback)
+            stray.error("thread.failed", thread=args.thread.name if args.thread else None, exc_info=error)
+
+    def unraisable(args: sys.UnraisableHookArgs) -> None:
+        error = (args.exc_type, args.exc_value, args.exc_traceback)
+        stray.error("error.unraisable", where=args.err_msg or repr(args.object), exc_info=error)
+
+    threading.excepthook = in_thread
+    sys.unraisablehook = unraisable
+    logging.captureWarnings(True)
 
 
 def flush(timeout: float = 1.0) -> bool:

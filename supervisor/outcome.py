@@ -13,7 +13,8 @@ handler's ending is that job's and never the worker's. Who cancelled a handler
 on purpose (timeout, drain, lost lease) knows better and makes its own Outcome.
 
 Always true: making an Outcome never raises, whatever the exception does when it
-is printed; its texts fit the database (no NUL, no surrogates, 8 KiB at most).
+is printed; its texts fit the database (no NUL, no surrogates, 8 KiB at most) and hold no password that
+`dsn.mask` knows of.
 
 Elsewhere: what an event does to the job (job.py); the wait (backoff.py).
 """
@@ -27,6 +28,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final
 
+from supervisor.dsn import mask
 from supervisor.errors import PayloadInvalid, UnknownKind
 
 #: The most bytes of an error text that are kept, UTF-8.
@@ -36,6 +38,7 @@ MAX_ERROR_BYTES: Final = 8192
 MAX_DELAY_S: Final = 366 * 86_400.0
 
 _MAX_MESSAGE_CHARS: Final = 2000
+_MAX_MASKED_CHARS: Final = 8000
 _MAX_FRAMES: Final = 20
 _MAX_CAUSES: Final = 3
 
@@ -179,10 +182,19 @@ def _headline(exc: BaseException) -> str:
         message = str(exc)
     except BaseException:
         message = "(its message could not be printed)"
+    message = _without_passwords(message)
     if len(message) > _MAX_MESSAGE_CHARS:
         message = f"{message[:_MAX_MESSAGE_CHARS]}... ({len(message)} characters)"
     name = type(exc).__name__
     return _fit(f"{name}: {message}" if message else name)
+
+
+def _without_passwords(message: str) -> str:
+    """*message* without the passwords of addresses: handlers' drivers quote them, and this is kept and shown."""
+    if len(message) <= _MAX_MASKED_CHARS:
+        return mask(message)
+    # More than is kept, since a cut may halve a password; the rest only counts.
+    return mask(message[:_MAX_MASKED_CHARS]) + message[_MAX_MASKED_CHARS:]
 
 
 def _fit(text: str) -> str:

@@ -132,14 +132,35 @@ UNREACHABLE = {
 }
 
 
-@pytest.mark.parametrize("case", UNREACHABLE)
-def test_an_address_that_does_not_connect_is_told_without_its_password(case: str, db: Database) -> None:
+@pytest.mark.parametrize(
+    ("case", "way"),
+    [
+        *((case, "environment") for case in UNREACHABLE),
+        *((case, way) for case in list(UNREACHABLE)[:3] for way in ("file", "flag")),
+    ],
+)
+def test_an_address_that_does_not_connect_is_told_without_its_password(
+    case: str, way: str, db: Database, tmp_path: Path
+) -> None:
     """B41: the service waits for the database, says why, and hides the password in what the driver says."""
     escaped = SECRET.replace("\\", "\\\\").replace("'", "\\'")
     address = UNREACHABLE[case].format(
         role=ROLE, secret=SECRET, quoted=quote(SECRET, safe=""), escaped=escaped, port=db.server.port, name=db.name
     )
-    with Service(db, processes=1, health_port="auto", database_url=address, log_level="debug") as one:
+    file = tmp_path / "address"
+    file.write_text(address)
+    one = Service(
+        db,
+        processes=1,
+        health_port="auto",
+        log_level="debug",
+        database_url=address,
+        env={"SUPERVISOR_DATABASE_URL_FILE": str(file)} if way == "file" else None,
+        arguments=("--database-url", address) if way == "flag" else (),
+    )
+    if way != "environment":
+        del one.env["SUPERVISOR_DATABASE_URL"]
+    with one:
         said = one.wait_event("database.unreachable", 15)
         assert said["reason"]
         hides(command_lines(one), PIECES)
@@ -176,6 +197,37 @@ def test_a_malformed_address_is_refused_without_its_password(case: str, db: Data
         assert "SUPERVISOR_DATABASE_URL" in text
         assert "Traceback" not in text
         hides(everything_said(one), PIECES)
+
+
+def test_what_handlers_say_of_the_address_hides_its_password(db: Database, service: Start) -> None:
+    """B41: in their log lines, in errors nobody catches, and in the errors that the database keeps and every view
+    shows: drivers quote addresses."""
+    one = service(handlers="tests.support.leaky_handlers", processes=1, env={"LEAKED_ADDRESS": db.conninfo})
+    enqueue(db, "k.logs")
+    for kind in ("k.raises", "k.cancels", "k.driver"):
+        enqueue(db, kind, max_attempts=1)
+    wait_done(db, 1)
+    wait_until(lambda: db.value("select count(*)::int from supervisor.dead_letter") == 3, 20, "three are dead")
+    assert one.stop() == exits.OK
+    said = {event["event"].split()[0] for event in one.log}
+    assert said >= {"leak.structured", "leak.standard", "leak.exception", "leak.standard_exception", "thread.failed"}
+    assert any("UserWarning" in event["event"] for event in one.log)
+    assert one.noise == []
+    pieces = ("p@ss", quote(PASSWORD, safe=""), quote(PASSWORD))
+    hides(everything_said(one), pieces)
+    kept = [row[0] for row in db.rows("select to_jsonb(j)::text from supervisor.jobs j")]
+    assert any("***" in text for text in kept)
+    hides(iter(kept), pieces)
+
+
+def test_handlers_that_do_not_import_hide_the_password_they_quote(db: Database) -> None:
+    """B41: the traceback is shown as it must be, the address in it without its password."""
+    address = {"LEAKED_ADDRESS": db.conninfo}
+    with Service(db, handlers="tests.support.leaky_import", processes=1, env=address) as one:
+        assert one.wait_exit(20) == exits.CONFIG
+        said = list(everything_said(one))
+        assert any("cannot reach" in line for line in said)
+        hides(iter(said), ("p@ss", quote(PASSWORD, safe=""), quote(PASSWORD)))
 
 
 def test_a_secret_of_an_environment_is_in_no_command_line(db: Database, service: Start) -> None:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -54,6 +55,7 @@ class Service:
         log_bytes_per_s: int | None = None,
         env: dict[str, str] | None = None,
         root: Path = ROOT,
+        arguments: Sequence[str] = (),
         **settings: object,
     ) -> None:
         """Prepare a service.
@@ -62,6 +64,7 @@ class Service:
             handlers: SUPERVISOR_HANDLERS; modules are found from the repository's root.
             log_bytes_per_s: Read its log no faster than this, as a slow collector does. None reads at once.
             env: Further environment, as is.
+            arguments: Further words of its command line.
             root: The directory whose `supervisor` it runs; another one holds another release.
             settings: Named as in the settings module; None leaves the default.
         """
@@ -70,6 +73,7 @@ class Service:
         self.noise: list[str] = []
         self._log_bytes_per_s = log_bytes_per_s
         self._root = root
+        self._arguments = arguments
         self._changed = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -99,7 +103,7 @@ class Service:
     def start(self) -> None:
         self._stdout = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "run"],
+            [sys.executable, "-m", "supervisor", "run", *self._arguments],
             cwd=self._root,
             env=self.env,
             stdin=subprocess.DEVNULL,
