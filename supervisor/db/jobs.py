@@ -241,6 +241,43 @@ async def settle(
         return [Settled(*row) for row in await cur.fetchall()]
 
 
+async def put_back(
+    conn: AsyncConnection,
+    schema: str,
+    *,
+    lanes: Sequence[Lane],
+    marks: Sequence[Mark],
+    known: Iterable[str],
+    due_s: float,
+    limit_s: float,
+    limit: int,
+) -> tuple[int, bool]:
+    """Put off due jobs of kinds not *known*, unclaimed, looking at *limit* rows at most.
+
+    Those that have been due for less than *due_s* seconds are left for workers that know them; those unknown for
+    longer than *limit_s* for a claim.
+
+    Returns:
+        How many were put off, and whether there may be more.
+    """
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("put_back", schema),
+            {
+                "queues": quoted(lane.queue for lane in lanes),
+                "priorities": numbers(lane.priority for lane in lanes),
+                "mark_at": quoted(mark.at for mark in marks),
+                "mark_id": numbers(mark.id for mark in marks),
+                "known": quoted(known),
+                "due_s": due_s,
+                "limit_s": limit_s,
+                "limit": limit,
+            },
+        )
+        [(moved, more)] = await cur.fetchall()
+        return moved, more
+
+
 async def open_session(
     conn: AsyncConnection, schema: str, *, session: int, parent: int, name: str, lease_s: float
 ) -> None:

@@ -112,6 +112,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "settle": _WORKER,
     "discover": _WORKER,
     "low_water": _WORKER,
+    "put_back": _WORKER,
     "sweep": _WORKER,
     "sweep_lanes": _WORKER,
     "make_partitions": _WORKER,

@@ -38,6 +38,11 @@ from supervisor.worker.told import Told
 
 _MOST_RESULTS: Final = 500
 _MOST_TURNS: Final = 30
+# Unknown kinds: so many in one batch are a flood; then so many rows are looked at in one statement, of jobs that have
+# been due for so long.
+_FLOOD: Final = 10
+_LOOKED_AT: Final = 5000
+_DUE_FOR_S: Final = 0.5
 _PAUSE_S: Final = (0.05, 2.0)
 
 log = get_logger("worker")
@@ -57,6 +62,7 @@ class Exchange:
     """Results out, jobs in.
 
     Args:
+        known: the kinds that there are handlers for.
         on_dry: told when a claim came back short, with the seconds to the next job due (None: none).
         on_full: told when a claim came back full: there may be more than this worker can take.
     """
@@ -70,6 +76,7 @@ class Exchange:
         settings: Settings,
         board: Board,
         counts: Counts,
+        known: tuple[str, ...],
         on_dry: Callable[[float | None], None],
         on_full: Callable[[], None],
     ) -> None:
@@ -83,6 +90,7 @@ class Exchange:
         self._max_unacked = settings.max_unacked
         self._board = board
         self._counts = counts
+        self._known = known
         self._on_dry = on_dry
         self._on_full = on_full
         self.executor: Jobs | None = None
@@ -100,6 +108,7 @@ class Exchange:
         self._ack_batch = _MOST_RESULTS
         self._repeats = Repeats()
         self._told = Told()
+        self._strangers = False
         self._failures = 0
         self.jobs_done = 0
         self.released = 0
@@ -240,6 +249,8 @@ class Exchange:
             await self._resolve_doubts()
         if self._other:
             await self._settle(self._other[:_MOST_RESULTS])
+        if self._strangers and self._claiming:
+            await self._pass_by()
         await self._gather()
         done = self._done[: self._ack_batch]
         suspect = self._suspect_asked is not None
@@ -396,6 +407,28 @@ class Exchange:
         self._count([(run, answered[run.job.id].status) for run in batch if run.job.id in answered])
         self._forget(batch)
         self.released += sum(not run.started for run in batch)
+        unknown = sum(run.outcome is not None and run.outcome.event == "unknown" for run in batch)
+        self._strangers = self._strangers or unknown >= max(_FLOOD, len(batch) // 2)
+
+    async def _pass_by(self) -> None:
+        """Kinds that nobody here knows fill the lanes: claimed one by one they would hold up all jobs behind them."""
+        self._strangers = False
+        lanes, marks = self._marks.where()
+        moved, more = await self._link.call(
+            lambda conn: jobs.put_back(
+                conn,
+                self._schema,
+                lanes=lanes,
+                marks=marks,
+                known=self._known,
+                due_s=_DUE_FOR_S,
+                limit_s=self._unknown_limit_s,
+                limit=_LOOKED_AT,
+            )
+        )
+        metrics().unknown_kinds.inc(moved)
+        self._strangers = more and moved >= _FLOOD
+        self._want = True
 
     async def _settle_refused(self, batch: list[Run], error: DatabaseError) -> None:
         """Some result cannot be stored as it is: find it by halves, and store it without its text."""

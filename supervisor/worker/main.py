@@ -189,6 +189,7 @@ class Worker:
             settings=settings,
             board=self._board,
             counts=counts,
+            known=tuple(self._handlers),
             on_dry=self._dry,
             on_full=self._full,
         )

@@ -111,6 +111,11 @@ class Marks:
         lanes = [lane for queue in self._order() for lane in self._by_queue[queue]]
         return lanes, [self._marks[lane] for lane in lanes], lookback
 
+    def where(self) -> tuple[list[Lane], list[Mark]]:
+        """The ordinary lanes, and where the last claim began in each."""
+        lanes = [lane for queue in self._by_queue.values() for lane in queue]
+        return lanes, [self._marks[lane] for lane in lanes]
+
     def plan_suspects(self) -> tuple[list[Lane], list[Mark], float]:
         """The same for suspects, from the published marks on: they are few, and looked for rarely."""
         lanes = sorted(self._suspects, key=lambda lane: lane.priority)

@@ -430,3 +430,41 @@ def test_a_claim_carries_the_options_of_its_job(db: Database) -> None:
     assert (held.id, held.kind, held.payload, held.headers) == (job, "mail", '{"a": 1}', '{"h": "x"}')
     assert (held.attempt, held.token, held.crashes, held.suspect) == (1, 1, 0, False)
     close_session(conn, holder.session)
+
+
+def test_jobs_of_unknown_kinds_are_passed_by_unclaimed(db: Database) -> None:
+    """Only those due for long enough, of no known kind, that nobody holds; nothing is charged, all others stay."""
+    conn = db.connect()
+    db.execute(
+        "insert into supervisor.job (id, kind, queue, run_at, unknown_since) values"
+        " (1, 'known', 'q', now() - interval '9 s', null), (2, 'strange', 'q', now() - interval '8 s', null),"
+        " (3, 'strange', 'q', now(), null), (4, 'strange', 'other', now() - interval '9 s', null),"
+        " (5, 'strange', 'q', now() - interval '7 s', now() - interval '2 h'),"
+        " (6, 'strange', 'q', now() - interval '6 s', now() - interval '100 s'),"
+        " (7, 'strange', 'q', now() - interval '5 s', null)"
+    )
+    holder = db.connect(autocommit=False)
+    holder.execute("select from supervisor.job where id = 7 for update")
+
+    def put_back(limit: int) -> Any:
+        return conn.execute(
+            statement("put_back", "supervisor"),
+            {
+                "queues": ["q"], "priorities": [0], "mark_at": [Mark().at], "mark_id": [0], "known": ["known", "too"],
+                "due_s": 1.0, "limit_s": 3600.0, "limit": limit,
+            },
+        ).fetchone()  # fmt: skip
+
+    assert put_back(2) == (1, True)
+    assert put_back(100) == (1, False)
+    rows = db.rows(
+        "select id, extract(epoch from run_at - now())::float8, attempts, crashes, claims, last_error is not null"
+        " from supervisor.job order by id"
+    )
+    later = {row[0]: row[1] for row in rows if row[1] > 0.1}
+    assert later.keys() == {2, 6}
+    assert 0.4 <= later[2] <= 1.5
+    assert 40 <= later[6] <= 160, "the longer it is unknown, the longer it is put off"
+    assert {row[2:5] for row in rows} == {(0, 0, 0)}
+    assert [row[0] for row in rows if row[5]] == [2]
+    assert db.value("select unknown_since is not null from supervisor.job where id = 2")

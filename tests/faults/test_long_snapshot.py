@@ -1,6 +1,6 @@
 """A long transaction elsewhere in the database keeps every dead row alive: the queue goes on at its rate (B22).
 
-    the rate of a backlog --pin for minutes of steady load--> the rate again --pin ends--> figures as before
+the rate of a backlog --pin for minutes of steady load--> the rate again --pin ends--> figures as before
 """
 
 import time
@@ -64,7 +64,9 @@ def test_a_long_transaction_elsewhere_does_not_slow_the_queue(db: Database, serv
         "nobody is named any more",
     )
     if FULL:
-        wait_until(lambda: db.value(DEAD_ROWS) < 20_000, NORMAL_AGAIN_S - (time.monotonic() - ended), "dead rows are gone")
+        wait_until(
+            lambda: db.value(DEAD_ROWS) < 20_000, NORMAL_AGAIN_S - (time.monotonic() - ended), "dead rows are gone"
+        )
     normal_in = time.monotonic() - ended
     after = throughput(db)
     jobs = load.stop()
