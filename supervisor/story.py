@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from supervisor.wording import length
@@ -115,8 +115,8 @@ def _beginning(row: Mapping[str, Any]) -> Iterator[Step]:
     created, due = row["created_at"], row["run_at"]
     at_once = (due - created).total_seconds() < _AT_ONCE_S
     yield Step(created, "enqueued", f"enqueued in queue {row['queue']}" + (", due at once" if at_once else ""))
-    if at_once:
-        return
+    if at_once or (row["finished_at"] is not None and due > row["finished_at"]):
+        return  # the latter never came to be due
     again = " again" if row["claims"] > (row["status"] in ("running", "done")) else ""
     alone = ", to run alone" if row["suspect"] else ""
     yield Step(due, "due", f"due{again}{alone}")
@@ -128,6 +128,9 @@ def _entry(entry: Mapping[str, Any]) -> Step:
         key: str(entry.get(key)) for key in ("attempt", "status", "by", "was", "to") if entry.get(key) is not None
     }
     facts.setdefault("attempt", "?")
+    for name in ("was", "to"):
+        if (point := _time(entry.get(name))) is not None:
+            facts[name] = f"{point.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     sentence = _RUNS.get(event) or _ORDERS.get(event) or event
     try:
         text = sentence.format(**facts)
