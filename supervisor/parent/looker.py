@@ -64,10 +64,10 @@ class Looker:
         while True:
             settings = self._settings
             every = settings.poll_every_s if self._listening() else settings.poll_without_listen_s
+            metrics().poll_interval_seconds.set(every)
             await wait_at_most(self._now, every * random.uniform(0.8, 1.2))
             self._now.clear()
             metrics().polls.inc()
-            metrics().poll_interval_seconds.set(every)
             await self._guard.run(self._look, "poll")
 
     async def _look(self) -> None:
