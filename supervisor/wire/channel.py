@@ -1,14 +1,10 @@
 """Messages between parent and worker over a socket pair; neither side ever waits for the other.
 
     send --> pending --> frames --> socket --> socket --> on_message, or `async for`
-              |  control: in order, the latest of each key       (goes first)
-              |  lanes:   the last word on each lane
-              |  wake:    at most one, all wakes since the last one in it
 
 `send` puts a message with the pending ones and writes what the socket takes now;
-the rest goes when the loop finds it writable. A stopped reader so costs its
-writer a bounded heap, and finds one wake when it goes on. A reader merges the
-wakes it finds in its socket too.
+the rest goes when the loop finds it writable. A reader merges the wakes it finds
+in its socket too.
 
 The socket is SOCK_SEQPACKET: a packet arrives whole or not at all, so a writer
 killed in the middle leaves no half message for the reader to stumble over, and
@@ -20,7 +16,7 @@ Always true: what was written before the writer's death is read before the EOF i
 told; the EOF is told once; unreadable packets are counted and skipped. Not for
 use by several threads.
 
-Elsewhere: the messages (messages.py).
+Elsewhere: the messages (messages.py); which of those that wait are sent (pending.py).
 """
 
 from __future__ import annotations
@@ -29,31 +25,14 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
-from supervisor.wire.messages import (
-    CancelJob,
-    Lane,
-    Lanes,
-    LeaseLost,
-    Mark,
-    Message,
-    Notice,
-    SetBack,
-    Unreadable,
-    Wake,
-    decode,
-    encode,
-)
+from supervisor.wire.messages import Message, Unreadable, decode, encode
+from supervisor.wire.pending import Pending, merge_wakes
 
 FRAME_BYTES: Final = 32 * 1024
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
-MAX_CONTROL: Final = 4096  # a worker holds fewer jobs than that to cancel
-MAX_SET_BACK: Final = 128
-MAX_IDS: Final = 2000
-LANES_PER_MESSAGE: Final = 200
 PACKETS_PER_TURN: Final = 100  # then other callbacks of the loop have their turn
 INBOX: Final = 256
 
@@ -83,7 +62,7 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._on_eof = on_eof
-        self._pending = _Pending()
+        self._pending = Pending()
         self._frames: deque[bytes] = deque()
         self._blocked = False
         self._deaf = False  # the other side takes no more
@@ -106,7 +85,8 @@ class Channel:
 
         Returns:
             False if it will not be sent: the other side is gone, or reads so little that
-            `MAX_CONTROL` different messages wait (CancelJob and Notice only; others replace their older selves).
+            `pending.MAX_CONTROL` different messages wait (CancelJob and Notice only; others replace their
+            older selves).
         """
         if self.closed or self._deaf or not self._pending.add(message):
             return False
@@ -146,7 +126,7 @@ class Channel:
         except OSError:  # gone; what it wrote before is still to be read, so the reading side tells the EOF
             self._deaf = True
             self._frames.clear()
-            self._pending = _Pending()
+            self._pending = Pending()
         if self._blocked:
             self._blocked = False
             self._loop.remove_writer(self._sock.fileno())
@@ -184,7 +164,7 @@ class Channel:
         """The other side is dead: hear its last messages, then close."""
         while self._on_message is not None and not (self.eof or self.closed):
             messages, ended = self._receive()
-            for message in _merge_wakes(messages):
+            for message in merge_wakes(messages):
                 self._on_message(message)
             if ended or not messages:
                 break
@@ -206,7 +186,7 @@ class Channel:
             self._pause()
             self.eof = True
             self._deaf = True
-        for message in _merge_wakes(messages):
+        for message in merge_wakes(messages):
             if self._on_message is None:
                 self._inbox.append(message)
             elif not self.closed:  # a callback may close
@@ -251,105 +231,6 @@ class Channel:
             self.unknown += error.unknown
             self.malformed += not error.unknown
             return None
-
-
-class _Pending:
-    """What is to be sent, with all that later messages made unnecessary taken out."""
-
-    def __init__(self) -> None:
-        self._control: dict[Hashable, Message] = {}
-        self._lanes: dict[Lane, Mark | None] = {}
-        self._wake: _WakeSum | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._control or self._lanes or self._wake is not None)
-
-    def add(self, message: Message) -> bool:
-        if isinstance(message, Wake):
-            if self._wake is None:
-                self._wake = _WakeSum(message)
-            else:
-                self._wake.add(message)
-        elif isinstance(message, Lanes):
-            for mark in message.lanes:
-                self._lanes[Lane(mark.queue, mark.priority)] = mark
-            for lane in message.remove:
-                self._lanes[lane] = None
-        elif isinstance(message, LeaseLost):
-            before = self._control.get(LeaseLost)
-            ids = (before.job_ids if isinstance(before, LeaseLost) else ()) + message.job_ids
-            self._control[LeaseLost] = LeaseLost(ids[-MAX_IDS:])
-        else:
-            key = message.key if message.key is not None else object()
-            if isinstance(message, (CancelJob, Notice)) and len(self._control) >= MAX_CONTROL:
-                return key in self._control
-            self._control.pop(key, None)  # the newer one takes its place in the order too
-            self._control[key] = message
-        return True
-
-    def next(self) -> Message | None:
-        """Take the next message to send, None if there is none."""
-        if self._control:
-            return self._control.pop(next(iter(self._control)))
-        if self._lanes:
-            some = [(lane, self._lanes.pop(lane)) for lane in list(islice(self._lanes, LANES_PER_MESSAGE))]
-            return Lanes(
-                lanes=tuple(mark for _, mark in some if mark is not None),
-                remove=tuple(lane for lane, mark in some if mark is None),
-            )
-        if self._wake is not None:
-            wake, self._wake = self._wake.message(), None
-            return wake
-        return None
-
-
-class _WakeSum:
-    """Several wakes as one: the earliest point per lane; beyond `MAX_SET_BACK` lanes, the earliest point for all."""
-
-    def __init__(self, first: Wake) -> None:
-        self._queue = first.queue
-        self._lanes: dict[Lane, int] = {}
-        self._all = first.all_back_to_us
-        self._add_lanes(first.set_back)
-
-    def add(self, wake: Wake) -> None:
-        if wake.queue != self._queue:
-            self._queue = None
-        if wake.all_back_to_us is not None:
-            self._all_back(wake.all_back_to_us)
-        self._add_lanes(wake.set_back)
-
-    def _add_lanes(self, points: tuple[SetBack, ...]) -> None:
-        for queue, priority, at_us in points:
-            if self._all is not None and at_us >= self._all:
-                continue
-            lane = Lane(queue, priority)
-            known = self._lanes.get(lane)
-            if known is None or at_us < known:
-                self._lanes[lane] = at_us
-        if len(self._lanes) > MAX_SET_BACK:
-            self._all_back(min(self._lanes.values()))
-
-    def _all_back(self, at_us: int) -> None:
-        self._all = at_us if self._all is None else min(self._all, at_us)
-        self._lanes = {lane: at for lane, at in self._lanes.items() if at < self._all}
-
-    def message(self) -> Wake:
-        return Wake(self._queue, tuple(SetBack(*lane, at) for lane, at in self._lanes.items()), self._all)
-
-
-def _merge_wakes(messages: list[Message]) -> Iterator[Message]:
-    """All but the wakes in their order, then one wake for all of them."""
-    wake: _WakeSum | None = None
-    for message in messages:
-        if not isinstance(message, Wake):
-            yield message
-        elif wake is None:
-            wake = _WakeSum(message)
-        else:
-            wake.add(message)
-    if wake is not None:
-        yield wake.message()
 
 
 def _frames(message: Message) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from supervisor.wire.channel import MAX_CONTROL, MAX_SET_BACK, Channel, open_pair, send_blocking
+from supervisor.wire.channel import Channel, open_pair, send_blocking
 from supervisor.wire.messages import (
     BootFailed,
     CancelJob,
@@ -36,6 +36,7 @@ from supervisor.wire.messages import (
     decode,
     encode,
 )
+from supervisor.wire.pending import MAX_CONTROL, MAX_SET_BACK
 from tests.support.waiting import wait_until, wait_until_async
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
