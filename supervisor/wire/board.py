@@ -9,42 +9,12 @@ writes two words, the lease and a flag, on a line of its own.
             claim -------------------> free          released unstarted
     parent: read() now and then; read() once more when the worker is dead
 
-Layout, little endian, offsets in bytes:
-
-    0     <4sIQQ  magic "BRD1", entries; lease_until (monotonic ns); flags    line of the parent
-    64    <QqQQQQqQQQ  pid, session, tick (monotonic ns), state, busy,         lines of the worker
-                  running, next session (0: none), jobs ended, rss (bytes), runs counted
-    256   entries of 256 bytes:
-       0  <Q  sequence: odd while the entry is being written
-       8  B   phase: 0 free, 1 claimed, 2 started, 3 returned
-       9  B   killed: 1 if the parent killed the worker for this job's deadline (the parent's byte)
-      16  <qqQ  job id, token, claimed (monotonic ns)
-      40  <QQ   started, deadline (monotonic ns; deadline 0: none)
-      56  <dBB  delay (seconds; NaN: none), event (index in EVENTS), length of error
-      66  <BBH  flags (1: suspect), length of kind, queue (its place among the known ones from 1; 0: another)
-      72  48 bytes   kind, UTF-8
-     120  128 bytes  error, UTF-8
-     248  8 bytes    reason, ASCII, NUL padded
-    and last, after the entries:
-       0  16 KiB     what the interpreter says of a fatal error (faulthandler), NUL padded: written to
-                     this memory, since the log's pipe may be full and would hold up the death
-
-Writing order, which a death can cut anywhere: sequence odd, fields, *then* the
-phase in one byte, sequence even. A move back to free or on to a later phase so
-takes effect at once or not at all. Of a dead writer an odd sequence with phase
-claimed or started is that phase, the later one had not begun; with phase returned
-the result is whole. Sequence, phase and the header words are single aligned stores.
-
-Python has no memory fences. On x86 stores become visible in order; elsewhere a
-reader of a *living* writer could see a few out of order, so `read` takes an entry
-only if two copies with an interpreter round between them agree. A dead writer's
-stores are all visible.
-
 Always true: one writer per entry at a time; an entry's job is not on any other
 entry; the memory can be neither shrunk nor grown, so reading cannot fault, and
 whatever a handler scribbles on it reads as nonsense but not as an exception.
 
-Elsewhere: what the parent makes of a dead worker's entries (parent).
+Elsewhere: the layout, the order of writes, and decoding (page.py); what the parent makes of a dead worker's
+entries (parent/recover.py).
 """
 
 from __future__ import annotations
@@ -53,101 +23,57 @@ import fcntl
 import math
 import mmap
 import os
-import struct
 import tempfile
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import IntEnum
 from multiprocessing import context, reduction
 from typing import Any, Final
 
 from supervisor.clock import monotonic_ns
+from supervisor.wire.page import (
+    BUSY,
+    CLAIM,
+    COUNTED,
+    ENDED,
+    ENTRY,
+    ERROR_BYTES,
+    EVENT_INDEX,
+    FAULT,
+    FLAGS,
+    HEADER,
+    KIND_BYTES,
+    LEASE,
+    MAGIC,
+    NEXT,
+    PID,
+    RETURN,
+    RSS,
+    RUNNING,
+    SESSION,
+    START,
+    STATE,
+    TICK,
+    TOP,
+    Entry,
+    Phase,
+    Snapshot,
+    WorkerState,
+    cut,
+    decode,
+)
 
-MAGIC: Final = b"BRD1"
-HEADER: Final = 256
-ENTRY: Final = 256
-KIND_BYTES: Final = 48
-ERROR_BYTES: Final = 128
-FAULT: Final = 16 * 1024
-# The words of the function `settle`, by their index; 0 is none yet.
-EVENTS: Final = (
-    "", "done", "failed", "dead", "snoozed", "released", "interrupted", "crashed", "suspect", "unknown",
-)  # fmt: skip
-SUSPECT: Final = 1
+__all__ = ["Board", "BoardFull", "Entry", "Phase", "Snapshot", "WorkerState"]
 
-_EVENT_INDEX: Final = {event: index for index, event in enumerate(EVENTS)}
-_TOP = struct.Struct("<4sI")
-_CLAIM = struct.Struct("<qqQQQdBBBBH2x48s")  # from 16: all fields but sequence and phase
-_START = struct.Struct("<QQ")  # from 40
-_RETURN = struct.Struct("<dBB")  # from 56
-_WHOLE = struct.Struct("<QBB6xqqQQQdBBBBH2x48s128s8s")
-assert _WHOLE.size == ENTRY
-
-# Header words as indices of 8 bytes.
-_LEASE, _FLAGS = 1, 2
-_PID, _SESSION, _TICK, _STATE, _BUSY, _RUNNING, _NEXT, _ENDED, _RSS, _COUNTED = 8, 9, 10, 11, 12, 13, 14, 15, 16, 17
-_NAN = math.nan
-_NO_REASON = bytes(8)
-
-
-class Phase(IntEnum):
-    FREE = 0
-    CLAIMED = 1
-    STARTED = 2
-    RETURNED = 3
-
-
-class WorkerState(IntEnum):
-    STARTING = 0
-    READY = 1
-    DRAINING = 2
-    DRAINED = 3
+_NAN: Final = math.nan
+_NO_REASON: Final = bytes(8)
 
 
 class BoardFull(RuntimeError):
     """More jobs held than the board has entries: a miscount in the worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One job a worker holds. Times are monotonic nanoseconds, 0 where there is none."""
-
-    index: int
-    job_id: int
-    token: int
-    phase: Phase
-    kind: str  # cut at 48 bytes
-    suspect: bool
-    claimed_ns: int
-    started_ns: int
-    deadline_ns: int  # when the parent is to kill the worker
-    event: str  # "" until returned
-    delay: float | None
-    error: str | None  # cut at 128 bytes
-    reason: str | None  # cut at 8 bytes
-    killed: bool  # the parent killed the worker for this job's deadline
-    torn: bool  # caught in a write: final for a dead worker; of a living one, read again before acting on it
-    queue: int = 0  # its place among the queues that Ready named, from 1; 0: another
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    pid: int
-    session: int
-    tick_ns: int  # when the worker's loop last turned
-    state: WorkerState
-    busy: int  # executor threads in use
-    running: int
-    next_session: int  # the one it is about to move to; its jobs may be under either
-    ended: int  # jobs ended since its start
-    rss: int  # bytes, as of its last tick
-    entries: list[Entry]
-    counted: int = 0  # runs that are in the metrics and on the board no more
-
-
 class Board:
-    """One worker's page; see the module's text for the layout.
+    """One worker's page; its layout is that of page.py.
 
     Worker's side: `claim`, `start`, `return_`, `free`, `tick`, `set_header`, `fault_fd`, and reading
     `lease_until_ns`, `flags`.
@@ -183,7 +109,7 @@ class Board:
                 fd = os.dup(file.fileno())
             os.ftruncate(fd, size)
         board = cls(fd, entries)
-        _TOP.pack_into(board._map, 0, MAGIC, entries)
+        TOP.pack_into(board._map, 0, MAGIC, entries)
         return board
 
     def __reduce__(self) -> tuple[Callable[[Any, int], Board], tuple[Any, int]]:
@@ -217,7 +143,7 @@ class Board:
         sequence = self._sequence[index] + 2
         self._words[word] = sequence - 1
         now = monotonic_ns()
-        _CLAIM.pack_into(self._map, offset + 16, job_id, token, now, 0, 0, _NAN, 0, 0, suspect, length, queue, text)
+        CLAIM.pack_into(self._map, offset + 16, job_id, token, now, 0, 0, _NAN, 0, 0, suspect, length, queue, text)
         self._phases[index] = 1
         self._words[word] = self._sequence[index] = sequence
         return index
@@ -228,7 +154,7 @@ class Board:
         word = offset >> 3
         sequence = self._sequence[index] + 2
         self._words[word] = sequence - 1
-        _START.pack_into(self._map, offset + 40, monotonic_ns(), deadline_ns)
+        START.pack_into(self._map, offset + 40, monotonic_ns(), deadline_ns)
         self._phases[index] = 2
         self._words[word] = self._sequence[index] = sequence
 
@@ -244,14 +170,14 @@ class Board:
         offset = HEADER + index * ENTRY
         word = offset >> 3
         sequence = self._sequence[index] + 2
-        code, length = _EVENT_INDEX[event], 0
+        code, length = EVENT_INDEX[event], 0
         self._words[word] = sequence - 1
         if error:
-            text = _cut(error, ERROR_BYTES)
+            text = cut(error, ERROR_BYTES)
             length = len(text)
             self._bytes[offset + 120 : offset + 120 + length] = text
-        self._bytes[offset + 248 : offset + 256] = _cut(reason, 8).ljust(8, b"\0") if reason else _NO_REASON
-        _RETURN.pack_into(self._map, offset + 56, _NAN if delay is None else delay, code, length)
+        self._bytes[offset + 248 : offset + 256] = cut(reason, 8).ljust(8, b"\0") if reason else _NO_REASON
+        RETURN.pack_into(self._map, offset + 56, _NAN if delay is None else delay, code, length)
         self._phases[index] = 3
         self._words[word] = self._sequence[index] = sequence
 
@@ -271,7 +197,7 @@ class Board:
 
     def tick(self) -> None:
         """The worker's loop turns."""
-        self._words[_TICK] = monotonic_ns()
+        self._words[TICK] = monotonic_ns()
 
     def set_header(
         self,
@@ -287,23 +213,23 @@ class Board:
         counted: int | None = None,
     ) -> None:
         if pid is not None:
-            self._words[_PID] = pid
+            self._words[PID] = pid
         if session is not None:
-            self._signed[_SESSION] = session
+            self._signed[SESSION] = session
         if state is not None:
-            self._words[_STATE] = state
+            self._words[STATE] = state
         if busy is not None:
-            self._words[_BUSY] = busy
+            self._words[BUSY] = busy
         if running is not None:
-            self._words[_RUNNING] = running
+            self._words[RUNNING] = running
         if next_session is not None:
-            self._signed[_NEXT] = next_session
+            self._signed[NEXT] = next_session
         if ended is not None:
-            self._words[_ENDED] = ended
+            self._words[ENDED] = ended
         if rss is not None:
-            self._words[_RSS] = rss
+            self._words[RSS] = rss
         if counted is not None:
-            self._words[_COUNTED] = counted
+            self._words[COUNTED] = counted
 
     def fault_fd(self) -> int:
         """A descriptor to which a fatal error may write its last words: they are found here by `fault`."""
@@ -313,20 +239,20 @@ class Board:
     @property
     def lease_until_ns(self) -> int:
         """Until when the parent has renewed this worker's lease; 0 before the first time."""
-        return self._words[_LEASE]
+        return self._words[LEASE]
 
     @property
     def flags(self) -> int:
-        return self._words[_FLAGS]
+        return self._words[FLAGS]
 
     # -- The parent's side ------------------------------------------------------------------
 
     def set_lease_until(self, monotonic_ns: int) -> None:
-        self._words[_LEASE] = monotonic_ns
+        self._words[LEASE] = monotonic_ns
 
     def set_flags(self, flags: int) -> None:
         """Bits the worker looks at; their meaning is the parent's and the worker's business."""
-        self._words[_FLAGS] = flags
+        self._words[FLAGS] = flags
 
     def mark_killed(self, index: int) -> None:
         """Just before the parent kills the worker for this entry's deadline."""
@@ -342,19 +268,19 @@ class Board:
 
     def _snapshot(self, entries: list[Entry]) -> Snapshot:
         words = self._words
-        state = words[_STATE]
+        state = words[STATE]
         return Snapshot(
-            pid=words[_PID],
-            session=self._signed[_SESSION],
-            tick_ns=words[_TICK],
+            pid=words[PID],
+            session=self._signed[SESSION],
+            tick_ns=words[TICK],
             state=WorkerState(state) if state <= WorkerState.DRAINED else WorkerState.STARTING,
-            busy=words[_BUSY],
-            running=words[_RUNNING],
-            next_session=self._signed[_NEXT],
-            ended=words[_ENDED],
-            rss=words[_RSS],
+            busy=words[BUSY],
+            running=words[RUNNING],
+            next_session=self._signed[NEXT],
+            ended=words[ENDED],
+            rss=words[RSS],
             entries=entries,
-            counted=words[_COUNTED],
+            counted=words[COUNTED],
         )
 
     def fault(self) -> str:
@@ -395,12 +321,12 @@ class Board:
         for _ in range(8):
             copy = bytes(self._bytes[start : start + ENTRY])
             if not copy[0] & 1 and copy == last:
-                return _decode(index, copy, torn=False)
+                return decode(index, copy, torn=False)
             last = copy
-        return _decode(index, last, torn=True)
+        return decode(index, last, torn=True)
 
     def _cut_kind(self, kind: str) -> tuple[bytes, int]:
-        text = _cut(kind, KIND_BYTES)
+        text = cut(kind, KIND_BYTES)
         if len(self._kinds) < 1_000:  # kinds nobody has a handler for may be many
             self._kinds[kind] = (text, len(text))
         return text, len(text)
@@ -408,39 +334,3 @@ class Board:
 
 def _open_in_child(dup: Any, entries: int) -> Board:
     return Board(dup.detach(), entries)
-
-
-def _cut(text: str, limit: int) -> bytes:
-    """*text* as UTF-8 of at most *limit* bytes, cut between characters."""
-    return text[:limit].encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode()
-
-
-def _decode(index: int, copy: bytes, *, torn: bool) -> Entry | None:
-    (
-        _, phase, killed, job_id, token, claimed, started, deadline,
-        delay, event, error_length, flags, kind_length, queue, kind, error, reason,
-    ) = _WHOLE.unpack(copy)  # fmt: skip
-    if phase == Phase.FREE:
-        return None
-    if phase > Phase.RETURNED or event >= len(EVENTS) or kind_length > KIND_BYTES or error_length > ERROR_BYTES:
-        torn = True  # scribbled over: started is the reading that neither loses nor acknowledges the job
-        phase, event, kind_length, error_length = min(phase, Phase.STARTED), 0, 0, 0
-    returned = phase == Phase.RETURNED
-    return Entry(
-        index=index,
-        job_id=job_id,
-        token=token,
-        phase=Phase(phase),
-        kind=kind[:kind_length].decode("utf-8", "replace"),
-        suspect=bool(flags & SUSPECT),
-        claimed_ns=claimed,
-        started_ns=started if phase >= Phase.STARTED else 0,
-        deadline_ns=deadline if phase >= Phase.STARTED else 0,
-        event=EVENTS[event] if returned else "",
-        delay=delay if returned and math.isfinite(delay) else None,
-        error=error[:error_length].decode("utf-8", "replace") if returned and error_length else None,
-        reason=reason.rstrip(b"\0").decode("utf-8", "replace") or None if returned else None,
-        killed=bool(killed),
-        torn=torn,
-        queue=queue,
-    )

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.job import Event
-from supervisor.wire.board import ENTRY, EVENTS, FAULT, HEADER, Board, BoardFull, Phase, WorkerState
+from supervisor.wire.board import Board, BoardFull, Phase, WorkerState
+from supervisor.wire.page import ENTRY, EVENTS, FAULT, HEADER
 from tests.support.waiting import wait_until
 
 
