@@ -8,7 +8,7 @@ import glob
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -18,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SUMMED: Final = ("counter", "histogram", "summary")
 
 
 class _Files(Collector):
@@ -30,13 +31,40 @@ class _Files(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        files = list(_files(self._directory, "*.db"))
+        yield from _sums(self._directory)
+        gauges = list(_files(self._directory, "gauge_*.db"))
         for _ in range(3):  # gauge files come and go with their workers
             try:
-                return iter(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]
+                yield from MultiProcessCollector.merge(gauges)  # type: ignore[no-untyped-call]
+                return
             except Exception:
-                files = [name for name in files if _readable(name)]
-        return iter(())
+                gauges = [name for name in gauges if _readable(name)]
+
+
+def _sums(directory: str | os.PathLike[str]) -> Iterable[Metric]:
+    """What is not a gauge: added up by key first, then read once. With many workers that is most of the work."""
+    metrics: dict[str, Metric] = {}
+    for kind in _SUMMED:
+        totals: dict[str, float] = {}
+        for file in _files(directory, f"{kind}_*.db"):
+            for key, value in _entries(file):
+                totals[key] = totals.get(key, 0.0) + value
+        for key, value in totals.items():
+            name, sample, labels, text = json.loads(key)
+            metric = metrics.get(name)
+            if metric is None:
+                metric = metrics[name] = Metric(name, text, kind)
+            metric.add_sample(sample, tuple(sorted(labels.items())), value)  # type: ignore[arg-type]
+    found: Iterable[Metric] = MultiProcessCollector._accumulate_metrics(metrics, True)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _entries(file: str) -> list[tuple[str, float]]:
+    """Keys and values of a file; none of one that is half made, or gone."""
+    try:
+        return [(key, value) for key, value, *_ in MmapedDict.read_all_values_from_file(file)]  # type: ignore[no-untyped-call]
+    except Exception:
+        return []
 
 
 def _files(directory: str | os.PathLike[str], pattern: str) -> Iterator[str]:
@@ -70,11 +98,7 @@ def totals(directory: str | os.PathLike[str], name: str, *labels: str, slot: str
     found: dict[tuple[str, ...], float] = {}
     start = f'["{name.removesuffix("_total")}'
     for file in _files(directory, f"counter_{slot}.db"):
-        try:
-            entries: Iterable[Any] = list(MmapedDict.read_all_values_from_file(file))  # type: ignore[no-untyped-call]
-        except Exception:  # half made, or gone: it has nothing to say yet
-            entries = ()
-        for key, value, *_ in entries:
+        for key, value in _entries(file):
             if key.startswith(start):
                 _, sample, given, *_ = json.loads(key)
                 if sample == name:
