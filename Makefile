@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 picks the interpreter .venv is made with.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check chaos lock clean deploy-tools
+.PHONY: help demo run test check chaos docs lock clean deploy-tools
 export PYTHON
 ARGS ?=
 # Test files side by side, each process with servers of its own. They mostly wait; 2 is right for 2 cores.
@@ -15,6 +15,7 @@ help: ## Show this list
 	@echo "make check   ruff, mypy --strict, import contracts"
 	@echo "make chaos   half an hour of faults under load, and the verdict; ARGS='--seconds 60 --seed 7' for less"
 	@echo "make deploy-tools   what tests/deploy checks the shipped files with (kubectl, checkov, hadolint, ...)"
+	@echo "make docs    write docs/settings.md and docs/metrics.md anew"
 	@echo "make lock    write constraints.txt anew"
 	@echo "make clean   remove .venv and caches"
 	@echo "More words go in ARGS: make demo ARGS=--json   make test ARGS='-k drain'"
@@ -50,6 +51,11 @@ deploy-tools: .venv-deploy/.installed
 	@rm -rf .venv-deploy && .venv/bin/python -m venv .venv-deploy
 	@.venv-deploy/bin/python -m pip install --quiet --no-input --disable-pip-version-check --requirement $<
 	@touch $@
+
+docs:
+	@sh scripts/venv.sh dev
+	@.venv/bin/python -m supervisor.settings
+	@.venv/bin/python -m supervisor.metrics
 
 lock:
 	@sh scripts/lock.sh
