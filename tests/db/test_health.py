@@ -1,12 +1,14 @@
 """What the database says of itself: sizes, dead rows, bloat, who holds back vacuum, and bounded depths."""
 
 import time
+from typing import Any
 
 import psycopg
 import pytest
 
 from supervisor.db import health
 from supervisor.db.health import HolderKind, TableHealth
+from supervisor.db.statements import statement
 from tests.support.database import Database
 from tests.support.servers import Server
 
@@ -171,3 +173,30 @@ async def test_with_many_lanes_each_is_counted_less_far(db: Database) -> None:
     async with await db.aconnect() as conn:
         found = await health.depths(conn, db.schema)
     assert (found.lanes, found.limit, len(found.queues)) == (3000, health.LEAST_COUNTED, 3000)
+
+
+def rows_read(plan: dict[str, Any]) -> int:
+    """Rows of `job` that a plan has read, those that a filter dropped included; fails on a scan of all of it."""
+    total = 0
+    if plan.get("Relation Name") == "job":
+        assert plan["Node Type"].startswith("Index"), plan["Node Type"]
+        total = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    return round(total) + sum(rows_read(child) for child in plan.get("Plans", []))
+
+
+@pytest.mark.parametrize("statistics", ["absent", "fresh"])
+def test_looking_at_depths_reads_no_more_than_its_limit_however_many_jobs_wait(db: Database, statistics: str) -> None:
+    """Ten million queued must cost a look no more than thousands: what is read is counted, not timed."""
+    db.execute("alter table supervisor.job set (autovacuum_enabled = off)")
+    insert(db, 60_000)
+    insert(db, 60_000, due_in_s=3600)
+    db.execute("insert into supervisor.lane (queue, priority) values ('default', 0) on conflict do nothing")
+    if statistics == "fresh":
+        db.execute("analyze supervisor.job")
+    limit = 1000
+    with db.connect(autocommit=False) as conn:
+        conn.execute(health._PLANS)
+        for name, most in (("lane_depths", 2 * limit), ("health_running", limit)):
+            asked = b"explain (analyze, format json) " + statement(name, "supervisor")
+            [[[answer]]] = conn.execute(asked, {"limit": limit}).fetchall()
+            assert rows_read(answer["Plan"]) <= most + 2, name
