@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from supervisor.cli.batches import BATCH
 from supervisor.cli.options import DatabaseUrl, Json, Schema
 
 _LONGEST_S = 10 * 366 * 86400.0
-BATCH = 500
 
 
 def reschedule(
