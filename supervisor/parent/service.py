@@ -290,13 +290,13 @@ class Parent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         settled = await self._settled()
         if self._presence.written:
+            last_counts = asyncio.get_running_loop().create_task(self._watch.finish())  # beside it: time is short
             try:
                 async with asyncio.timeout(2.0):
                     await self._presence.gone()
             except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
                 log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
-        if self._presence.written:
-            await self._watch.finish()
+            await last_counts
         self._health.set_state(ServiceState.STOPPED)
         await self._watch_link.close()
         await self._lease_link.close()
