@@ -45,7 +45,7 @@ def test_a_slow_reader_of_the_log_stops_nothing(db: Database, service: Start, re
             one.send(signal.SIGHUP)
             wait_until(lambda: workers_of(one), 10, "a worker is back")
         ended = time.monotonic()
-        wait_until(lambda: json.loads(one.get("/readyz")[1])["workers"]["ready"] == 3, 15, "three workers are ready")
+        wait_until(lambda: json.loads(one.get("/readyz")[1])["workers"]["ready"] == 3, 10, "three workers are ready")
         back_s = time.monotonic() - ended
         enqueue(db, "t.effect", count=20)
         wait_done(db, 20)
