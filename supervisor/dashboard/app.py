@@ -138,13 +138,15 @@ class Dashboard:
         if wants_json(request):
             return as_json(page.data, page.status)
         done = Done.read(request.query_params)
+        inside = self.guard.knows_host(request) and self.guard.knows(request)
         common: Mapping[str, Any] = {
             "here": here,
             "schema": self.settings.schema_,
             "service": self.settings.name,
             "version": __version__,
             "read_only": self.settings.dashboard_read_only,
-            "can_sign_out": self.guard.has_login and here not in ("", "login"),
+            "inside": inside,
+            "can_sign_out": self.guard.has_login and inside,
             "said": None if done is None else {"text": done.text(), "good": done.good},
             "query": request.url.query,
             "document": _document(request) if here not in ("", "login") else None,

@@ -62,7 +62,7 @@ class Search:
 
     Attributes:
         holds: JSON text; the payload contains it (`@>`).
-        says: Text that stands in the payload as JSON, whatever its case.
+        says: Text that stands in the payload, in JSON or in a string of it, whatever its case.
     """
 
     wanted: Filter
@@ -85,6 +85,7 @@ class Search:
             "kind": self.wanted.kind,
             "holds": self.holds,
             "says": self.says.lower() if self.says is not None else None,
+            "written": json.dumps(self.says, ensure_ascii=False)[1:-1].lower() if self.says is not None else None,
         }
 
 
@@ -185,7 +186,7 @@ def running(conn: Connection, schema: str, search: Search, *, limit: int) -> Run
     """
     lanes = max(1, lane_count(conn, schema))
     parameters = {
-        **{key: search.parameters()[key] for key in ("queue", "kind", "holds", "says")},
+        **{key: search.parameters()[key] for key in ("queue", "kind", "holds", "says", "written")},
         "window": max(50, min(1000, _FRONT_ROWS // lanes)),
         "limit": limit,
     }

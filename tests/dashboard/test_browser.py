@@ -215,7 +215,7 @@ def _busy(db: Database) -> tuple[list[int], list[int]]:
     running += enqueue(db, "t.sleep_sync", {"seconds": 600}, count=2, queue="report")
     db.wait_for("select count(*)::int from supervisor.job where lease is not null", len(running))
     enqueue(db, "t.noop", count=1200, queue="report", delay=3600)
-    enqueue(db, "t.noop", count=30, queue="nobody serves this one", unique_key=None)
+    enqueue(db, "t.noop", count=30, queue="imports")
     db.execute(
         "insert into supervisor.tally select date_trunc('minute', now()) - n * interval '1 min', q, e,"
         " (k * (1.2 + sin(n / 6.0)) * (0.6 + random()))::int from generate_series(1, 59) n,"

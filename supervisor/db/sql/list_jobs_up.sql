@@ -12,7 +12,8 @@ with living as materialized (
            and (%(queue)s::text is null or j.queue = %(queue)s::text)
            and (%(kind)s::text is null or j.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or j.payload @> %(holds)s::jsonb)
-           and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0) as fits
+           and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0
+                or strpos(lower(j.payload::text), %(written)s::text) > 0) as fits
       from {schema}.job j
      where j.id > %(after)s::bigint
      order by j.id limit case when %(living)s::boolean then %(window)s::integer else 0 end),
@@ -23,7 +24,8 @@ buried as materialized (
            and (%(queue)s::text is null or d.queue = %(queue)s::text)
            and (%(kind)s::text is null or d.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or d.payload @> %(holds)s::jsonb)
-           and (%(says)s::text is null or strpos(lower(d.payload::text), %(says)s::text) > 0) as fits
+           and (%(says)s::text is null or strpos(lower(d.payload::text), %(says)s::text) > 0
+                or strpos(lower(d.payload::text), %(written)s::text) > 0) as fits
       from {schema}.dead_letter d
      where d.id > %(after)s::bigint
      order by d.id limit case when %(buried)s::boolean then %(window)s::integer else 0 end),
@@ -33,7 +35,8 @@ done as materialized (
            (%(queue)s::text is null or h.queue = %(queue)s::text)
            and (%(kind)s::text is null or h.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or coalesce(h.payload @> %(holds)s::jsonb, false))
-           and (%(says)s::text is null or coalesce(strpos(lower(h.payload::text), %(says)s::text) > 0, false)) as fits
+           and (%(says)s::text is null or coalesce(strpos(lower(h.payload::text), %(says)s::text) > 0
+                                                or strpos(lower(h.payload::text), %(written)s::text) > 0, false)) as fits
       from {schema}.history h
      where h.id > %(after)s::bigint
      order by h.id limit case when %(done)s::boolean then %(window)s::integer else 0 end),

@@ -2,7 +2,7 @@
 --
 -- No index knows what runs (a claim must stay cheap), so two places are looked at: what workers say they run,
 -- and the front of each lane, where claimed rows are.
--- Params   window: the most rows looked at of each lane's front. queue, kind, holds, says: as list_jobs.
+-- Params   window: the most rows looked at of each lane's front. queue, kind, holds, says, written: as list_jobs.
 --          limit: the most rows returned.
 -- Returns  looked: rows looked at; then a job as in list_jobs. One row at least: id is null when nothing runs.
 -- Locks    none.
@@ -37,5 +37,6 @@ select n.looked, x.*
           and (%(queue)s::text is null or j.queue = %(queue)s::text)
           and (%(kind)s::text is null or j.kind = %(kind)s::text)
           and (%(holds)s::jsonb is null or j.payload @> %(holds)s::jsonb)
-          and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0)
+          and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0
+                or strpos(lower(j.payload::text), %(written)s::text) > 0)
         order by j.started_at desc, j.id desc limit %(limit)s) x on true
