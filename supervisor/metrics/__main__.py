@@ -22,6 +22,9 @@ asks neither the database nor the workers.
 * **Nothing stale.** Gauges of the database are read every `SUPERVISOR_WATCH_EVERY_S` (of tables: six times that). When
   it does not answer they are left off the page after three intervals, and `supervisor_refresh_age_seconds` goes on
   growing.
+* **The table `tally`** keeps ended runs by minute, queue and event (done, failed, dead, crashed, cancelled, snoozed,
+  released) for a week: throughput without a Prometheus. Services add what they counted at the same interval, each run
+  once; while the database is away they keep it. A service that is killed takes its last interval with it.
 * Alert rules and a dashboard that use them: `deploy/prometheus`, `deploy/grafana`.
 """
 

@@ -46,7 +46,7 @@ class Metrics:
             "jobs_total",
             "Runs that ended, by what became of the job: done; failed (it is tried again); dead; cancelled; snoozed; "
             "crashed (its worker died under it), suspect (so it did, under several) or interrupted (by a drain), "
-            "and it is queued again. Counted when the database has stored it.",
+            "and it is queued again. Counted when the database has stored it. The kind of reaped jobs is other.",
             "queue",
             "kind",
             "outcome",

@@ -139,3 +139,26 @@ def test_degraded_states_have_names(db: Database, service: Start) -> None:
     assert answer["degraded"] == ["draining", "polling", "schema_newer"]
     assert answer["reasons"] == ["the service is draining"]
     assert one.wait_exit() == 0
+
+
+@pytest.mark.parametrize(("table", "where"), [("dead_letter", "watch"), ("tally", "tally")])
+def test_a_look_that_is_stuck_delays_no_renewal_and_no_job(
+    db: Database, service: Start, table: str, where: str
+) -> None:
+    """Reading figures and writing the tally have a connection of their own, and a limit of time."""
+    one = service(handlers=MODULES, processes=1, lease_s=3, statement_timeout_s=1)
+    run_jobs(db, 5, 0)
+    wait_until(lambda: one.metric("supervisor_queue_lanes") > 0, SOON_S, "figures are shown")
+    conn = db.connect(autocommit=False)
+    conn.execute(f"lock table supervisor.{table} in access exclusive mode".encode())
+    run_jobs(db, 5, 5)
+    wait_until(lambda: one.metric("supervisor_errors_total", where=where) >= 3, 20, "it was given up three times")
+    assert one.metric("supervisor_lease_renewal_age_seconds") < 2
+    assert one.metric("supervisor_degraded", reason="fenced") == 0
+    assert readyz(one)[0] == 200
+    run_jobs(db, 5, 10)
+    assert db.value("select min(expires_at) > clock_timestamp() from supervisor.session where closed_at is null")
+    conn.rollback()
+    wait_until(lambda: one.metric("supervisor_refresh_age_seconds", figures="queues") < 1, SOON_S, "they go on")
+    wait_until(lambda: tallied(db, "done") == 15, SOON_S, "and nothing is missing, nor twice")
+    assert one.stop() == 0
