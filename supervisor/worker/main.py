@@ -270,7 +270,6 @@ class Worker:
     def _heard(self, message: Message) -> None:
         match message:
             case Wake():
-                self._counts.woken()
                 for point in message.set_back:
                     if self._marks.serves(point.queue):
                         self._marks.set_back(Lane(point.queue, point.priority), mark_at(point.at_us))
@@ -278,6 +277,8 @@ class Worker:
                     self._marks.set_all_back(mark_at(message.all_back_to_us))
                 if self._executor.room() == 0:
                     self._full()  # no hands free: let the parent wake another
+                else:
+                    self._counts.woken()
                 self._exchange.wake()
             case Lanes():
                 self._marks.publish(
