@@ -24,8 +24,8 @@ from tests.support.sizes import FULL
 Start = Callable[..., Service]
 CLIENTS = 64 if FULL else 16
 SLICE_S, SLICES = (10, 6) if FULL else (1, 1)
-FLOOD_S = 60 if FULL else 8
-MOST_PER_S = 100
+FLOOD_S = 60 if FULL else 5
+MOST_PER_S = 100 if FULL else 200  # a short flood has more of its beginning
 WRITE = "begin; insert into orders default values; select supervisor.enqueue('t.noop'); commit;"
 
 
@@ -91,7 +91,7 @@ def test_notifications_stay_few_however_many_enqueue(
         rate = commits_per_s(server, db, CLIENTS, FLOOD_S)
     per_s = ear.heard / FLOOD_S
     print(f">>> {rate:.0f} jobs enqueued a second, {per_s:.0f} notifications a second: {list(ear.by_second.values())}")
-    assert rate > 3 * MOST_PER_S, "no flood: nothing to see here"
+    assert rate > 2 * MOST_PER_S, "no flood: nothing to see here"
     assert per_s < MOST_PER_S
     left = db.value("select count(*)::int from supervisor.job")
     db.wait_for("select count(*)::int from supervisor.job", 0, 30 + left / 300)
