@@ -46,6 +46,12 @@ _OF_DATABASE: Final = (
         "For how long the first due job has waited, and the first running one has run; 0 without any.",
         ("queue", "status"),
     ),
+    ("queue_paused", "1 while the queue is paused: nothing is claimed from it.", ("queue",)),
+    (
+        "queue_running_limit",
+        "The most jobs of a queue that run in the whole cluster; none without a limit.",
+        ("queue",),
+    ),
     ("queue_jobs_limit", "Where counting jobs stops, per queue, priority and status."),
     ("queue_lanes", "Pairs of queue and priority in use, suspects' own included."),
     ("table_rows", "Rows of a table, as the server's statistics estimate; history: all days together.", ("table",)),

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from supervisor.db.health import Depths, Holder, HolderKind, TableHealth
-from supervisor.metrics import bounded_label, known_labels
+from supervisor.db.queues import QueueSettings
+from supervisor.metrics import OTHER, bounded_label, known_labels
 from supervisor.metrics.facts import Values
 
 _STATUSES: Final = ("due", "scheduled", "running", "dead")
@@ -43,6 +44,18 @@ def of_queues(depths: Depths) -> Values:
         "queue_jobs_limit": {(): depths.limit},
         "queue_lanes": {(): depths.lanes},
     }
+
+
+def of_settings(settings: Iterable[QueueSettings]) -> Values:
+    """The gauges of what operators have set: one paused queue among the others pauses "other"."""
+    paused: dict[tuple[str, ...], float] = {(queue,): 0.0 for queue in known_labels("queue")}
+    limits: dict[tuple[str, ...], float] = {}
+    for one in settings:
+        queue = bounded_label("queue", one.name)
+        paused[queue,] = max(paused.get((queue,), 0.0), float(one.paused))
+        if one.max_running is not None and queue != OTHER:
+            limits[queue,] = one.max_running
+    return {"queue_paused": paused, "queue_running_limit": limits}
 
 
 def of_tables(health: TableHealth) -> Values:

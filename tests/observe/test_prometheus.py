@@ -89,6 +89,7 @@ class Trouble(threading.Thread):
 @pytest.mark.timeout(240)
 def test_every_expression_of_rules_and_dashboard_finds_something(db: Database, service: Start) -> None:
     one = service(handlers=MODULES, processes=2, concurrency=4, prefetch=8, retry_base_s=0.1, restart_budget=1000)
+    db.execute("select supervisor.set_queue('orders', 50)")
     trouble = Trouble(db, one)
     trouble.start()
     with Prometheus(one.health_port, RULES) as prometheus:

@@ -1,6 +1,7 @@
 """Numbers added up first are those that single writes would give; what a death left uncounted is counted once."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -8,11 +9,12 @@ from prometheus_client.samples import Sample
 
 from supervisor.db.health import Depth, Depths, Holder, HolderKind, TableHealth
 from supervisor.db.jobs import Settlement
+from supervisor.db.queues import QueueSettings
 from supervisor.metrics import BatchedCounter, BatchedHistogram, Facts, register_labels
 from supervisor.metrics.facts import FACTS
 from supervisor.outcome import Outcome
 from supervisor.parent.deaths import death_word
-from supervisor.parent.gauges import of_queues, of_tables
+from supervisor.parent.gauges import of_queues, of_settings, of_tables
 from supervisor.parent.recover import uncounted
 from supervisor.wire.board import Board, Entry, Phase
 
@@ -152,6 +154,17 @@ def test_what_took_too_long_to_count_is_missing_and_not_zero() -> None:
     found = of_queues(Depths((Depth("mail", due=3, running=None), Depth("default", running=2))))
     assert not [key for key in (*found["queue_jobs"], *found["queue_oldest_seconds"]) if key[1] == "running"]
     assert found["queue_jobs"]["mail", "due"] == 3
+
+
+def test_a_paused_queue_is_told_and_a_limit_shown() -> None:
+    settings = [
+        QueueSettings("mail", datetime.now(UTC), "me", None, None, False, None),
+        QueueSettings("default", None, None, 7, datetime.now(UTC), True, 3),
+        QueueSettings("x1", None, None, 9, datetime.now(UTC), True, 3),
+    ]
+    found = of_settings(settings)
+    assert found["queue_paused"] == {("mail",): 1.0, ("default",): 0.0, ("other",): 0.0}
+    assert found["queue_running_limit"] == {("default",): 7}
 
 
 def health(*holders: Holder) -> TableHealth:
