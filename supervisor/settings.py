@@ -173,7 +173,9 @@ class Settings(BaseSettings):
     pool_size: int = _setting("Database connections of each worker.", 2, ge=1, le=10)
     connect_timeout_s: Seconds = _setting("Patience for a new connection.", 5.0)
     statement_timeout_s: Seconds = _setting("Patience for one statement of the service.", 15.0)
-    wake: bool = _setting("LISTEN for new jobs. Off: jobs are found by polling; off in all services, enqueueing notifies nobody.", True)
+    wake: bool = _setting(
+        "LISTEN for new jobs. Off: jobs are found by polling; off in all services, enqueueing notifies nobody.", True
+    )
     poll_every_s: Seconds = _setting("Longest time between two looks for jobs while LISTEN works.", 5.0)
     poll_without_listen_s: Seconds = _setting("The same while LISTEN does not work.", 1.0)
 
