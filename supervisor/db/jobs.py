@@ -104,6 +104,7 @@ class Answer(NamedTuple):
     unread: frozenset[int] = frozenset()  # positions in the asked lanes of those not read to their end
     limited: frozenset[str] = frozenset()  # the queues asked for that have a limit
     blocked: bool = False  # jobs are due that wait for a place: look again soon
+    left: bool = False  # jobs are due that have a place, and were left for want of hands
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,7 @@ async def work(
         frozenset(position - 1 for position in control["unread"]),
         frozenset(control["limited"] or ()),
         control["blocked"],
+        control["left"],
     )
 
 

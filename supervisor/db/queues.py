@@ -1,6 +1,6 @@
 """Settings of queues, one typed function per statement: pause, limits, and counting what ran before a limit.
 
-    set_queue --> uncounted: nothing is claimed --> await_claims, count --> counted: claims go on
+    set_queue --> uncounted: nothing is claimed --> await_claims, running_of ..., count_queue --> claims go on
 
 Orders exist for sync and async connections, since they belong to callers; counting is the service's own.
 
@@ -8,12 +8,11 @@ Always true: an order is one statement in the transaction that its connection is
 its queue at most, never for a job. Nothing here is committed or rolled back.
 
 Elsewhere: what the settings mean (functions/045_queue.sql); checks and the public names (supervisor/queues.py);
-who counts, and when (parent/queues.py, cli/queues.py).
+who counts, and when (parent/queues.py, supervisor/queues.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -91,57 +90,55 @@ async def settings_async(conn: AsyncConn, schema: str) -> list[QueueSettings]:
         raise SchemaMissing(schema) from error
 
 
-def count(conn: SyncConn, schema: str, queue: QueueSettings) -> bool:
-    """Count what runs of *queue* for its limit, whose claims wait for this; whether that was still to do.
+class Counting:
+    """Counting what runs of a queue for its limit, statement by statement; claims of the queue wait for the end.
 
-    On an autocommit connection. Reads every job of the queue, some 100,000 at a time.
-
-    Raises:
-        psycopg.Error 55P03: a claim takes long; nothing was done, try again.
+    Reads every job of the queue, some 100,000 at a time: what is counted can only become less meanwhile. Each
+    statement is a transaction of its own, so the connection is in autocommit mode.
     """
-    order(conn, "await_claims", schema, {})
-    steps = _counting(queue)
-    name, parameters = next(steps)
-    while True:
+
+    def __init__(self, queue: QueueSettings) -> None:
+        self.queue = queue
+        self._after: tuple[Any, Any, Any] = (None, None, None)
+        self._ids: list[int] = []
+        self._tokens: list[int] = []
+        self._next = "await_claims"
+
+    def step(self, conn: SyncConn, schema: str) -> bool | None:
+        """Send the next statement. None: there are more; else whether it was still to be counted.
+
+        Raises:
+            psycopg.Error 55P03: a claim takes long; this step is to be sent again.
+        """
         with Cursor(conn, row_factory=tuple_row) as cur:
-            row = cur.execute(statement(name, schema), parameters, prepare=False).fetchone()
-        if name == "count_queue":
-            return bool(_only(row))
-        name, parameters = steps.send(row)
+            return self._took(cur.execute(*self._statement(schema), prepare=False).fetchone())
 
-
-async def count_async(conn: AsyncConn, schema: str, queue: QueueSettings) -> bool:
-    """As `count`."""
-    await order_async(conn, "await_claims", schema, {})
-    steps = _counting(queue)
-    name, parameters = next(steps)
-    while True:
+    async def step_async(self, conn: AsyncConn, schema: str) -> bool | None:
+        """As `step`."""
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            row = await (await cur.execute(statement(name, schema), parameters, prepare=False)).fetchone()
-        if name == "count_queue":
+            return self._took(await (await cur.execute(*self._statement(schema), prepare=False)).fetchone())
+
+    def _statement(self, schema: str) -> tuple[bytes, dict[str, object]]:
+        return statement(self._next, schema), {
+            "queue": self.queue.name,
+            "priority": self._after[0],
+            "at": self._after[1],
+            "id": self._after[2],
+            "most": _READ_AT_ONCE,
+            "limited_at": self.queue.limited_at,
+            "ids": numbers(self._ids),
+            "tokens": numbers(self._tokens),
+        }
+
+    def _took(self, row: tuple[Any, ...] | None) -> bool | None:
+        if self._next == "count_queue":
             return bool(_only(row))
-        name, parameters = steps.send(row)
-
-
-def _counting(queue: QueueSettings) -> Generator[tuple[str, dict[str, object]], Any, None]:
-    """The statements that count, one after the other; each is sent the row that the last one brought."""
-    ids: list[int] = []
-    tokens: list[int] = []
-    after: tuple[Any, Any, Any] = (None, None, None)
-    while True:
-        row = yield (
-            "running_of",
-            {"queue": queue.name, "priority": after[0], "at": after[1], "id": after[2], "most": _READ_AT_ONCE},
-        )
-        ids += row[0]
-        tokens += row[1]
-        after = row[2:]
-        if after[0] is None:
-            break
-    yield (
-        "count_queue",
-        {"queue": queue.name, "limited_at": queue.limited_at, "ids": numbers(ids), "tokens": numbers(tokens)},
-    )
+        if self._next == "running_of" and row is not None:
+            self._ids += row[0]
+            self._tokens += row[1]
+            self._after = row[2], row[3], row[4]
+        self._next = "count_queue" if self._next == "running_of" and self._after[0] is None else "running_of"
+        return None
 
 
 def _only(row: tuple[Any, ...] | None) -> Any:

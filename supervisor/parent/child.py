@@ -13,7 +13,7 @@ from supervisor.parent.spawn import Spawned
 from supervisor.parent.states import NEXT, Happened, State
 from supervisor.wire.board import Phase, Snapshot
 from supervisor.wire.channel import Channel
-from supervisor.wire.messages import CancelJob, Drain, Isolate, Lanes, Message, Stop, Wake
+from supervisor.wire.messages import CancelJob, Drain, HandBack, Isolate, Lanes, Message, Stop, Wake
 
 
 class Child:
@@ -85,7 +85,7 @@ class Child:
         """Tell it to look for jobs."""
         self.channel.send(message)
 
-    def tell(self, message: Lanes | CancelJob | Isolate) -> None:
+    def tell(self, message: Lanes | CancelJob | Isolate | HandBack) -> None:
         """Tell it something that needs no answer."""
         self.channel.send(message)
 

@@ -14,7 +14,6 @@ Elsewhere: one worker (child.py); what becomes of its jobs (recover.py).
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final
@@ -28,6 +27,7 @@ from supervisor.errors import DatabaseUnavailable, HandlersFailed
 from supervisor.grace import KILL_AFTER_DRAIN_S
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import bounded_label, clear_gauges, metrics, register_labels, totals
+from supervisor.parent.budget import RestartBudget
 from supervisor.parent.child import Child
 from supervisor.parent.deaths import death_word, oom_kills, say_death
 from supervisor.parent.limits import memory_there_is, senseless
@@ -50,7 +50,6 @@ from supervisor.wire.messages import (
 from supervisor.worker.exchange import keep_level
 from supervisor.worker.main import WorkerConfig
 
-_BUDGET_WINDOW_S: Final = 60.0
 _SPAWN_RETRY_S: Final = 1.0
 _BOARD_SLACK: Final = 64
 # On the page from the start, at 0: Prometheus sees no increase in a series that begins at 1.
@@ -84,7 +83,7 @@ class Fleet:
         link: Link,
         metrics_dir: Path,
         on_ready: Callable[[Child], None],
-        on_hungry: Callable[[Child, float | None], None],
+        on_hungry: Callable[[Child, float | None, bool], None],
         on_more: Callable[[Child], None],
         on_due: Callable[[float], None],
         on_suspects: Callable[[float], None],
@@ -110,7 +109,7 @@ class Fleet:
         self._entries = 2 * (settings.concurrency + settings.prefetch) + settings.max_unacked + _BOARD_SLACK
         self._children: dict[int, Child] = {}
         self._spawning = 0
-        self._crashes: dict[int, deque[float]] = {slot: deque() for slot in range(settings.processes)}
+        self._budgets = [RestartBudget(settings) for _ in range(settings.processes)]
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovering = 0
         self._settled = asyncio.Event()
@@ -215,7 +214,7 @@ class Fleet:
                 self._say_odd_limits(child)
                 self._on_ready(child)
             case Hungry():
-                self._on_hungry(child, message.next_due_in_s)
+                self._on_hungry(child, message.next_due_in_s, message.blocked)
             case More():
                 self._on_more(child)
             case Isolated():
@@ -280,7 +279,7 @@ class Fleet:
             return
         delay = 0.0
         if what is Restart.WITHIN_BUDGET:
-            delay = self._delay(child.slot)
+            delay = self._budgets[child.slot].delay()
         log.log(
             30 if what is Restart.WITHIN_BUDGET else 20,
             "worker.exited",
@@ -294,18 +293,6 @@ class Fleet:
         )
         metrics().restarts.labels(death.caused or ("crash" if what is Restart.WITHIN_BUDGET else "exit")).inc()
         self._later(self._spawn(child.slot, delay))
-
-    def _delay(self, slot: int) -> float:
-        now = time.monotonic()
-        crashes = self._crashes[slot]
-        crashes.append(now)
-        while crashes and crashes[0] < now - _BUDGET_WINDOW_S:
-            crashes.popleft()
-        over = len(crashes) - self._settings.restart_budget
-        if over <= 0:
-            return 0.0
-        delay = self._settings.restart_backoff_s * 2.0 ** min(over - 1, 20)
-        return min(self._settings.restart_backoff_cap_s, delay) * random.uniform(0.75, 1.25)
 
     async def _recover(self, child: Child, board: Snapshot, death: Death) -> None:
         """Put back what a dead worker held, until the database has taken it."""

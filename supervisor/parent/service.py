@@ -34,19 +34,22 @@ from supervisor.parent.fleet import Fleet
 from supervisor.parent.floods import Floods
 from supervisor.parent.guard import Guard, wait_at_most
 from supervisor.parent.health import Degraded, HealthServer, HealthState, ServiceState
+from supervisor.parent.helper import Helper
 from supervisor.parent.isolation import Isolation
 from supervisor.parent.lanes import LaneBook
 from supervisor.parent.leases import Holder, Leases
 from supervisor.parent.looker import Looker
 from supervisor.parent.presence import Presence
+from supervisor.parent.queues import Queues
 from supervisor.parent.runfile import RunFile
+from supervisor.parent.showing import Showing
 from supervisor.parent.spawn import ForkServer, reap_strangers
 from supervisor.parent.tally import Tally
 from supervisor.parent.tender import Tender
 from supervisor.parent.waker import Waker
 from supervisor.parent.watch import Watch
 from supervisor.settings import Settings
-from supervisor.wire.messages import CancelJob, Wake
+from supervisor.wire.messages import CancelJob, HandBack, Wake
 from supervisor.worker import tracing
 from supervisor.worker.main import WorkerConfig
 
@@ -105,12 +108,22 @@ class Parent:
             clock=self._clock,
             on_cancel=self._cancel,
             on_queue=self._queue_named,
+            on_look=lambda seconds: self._showing.looked_at(seconds),  # noqa: PLW0108 (it comes later)
+            on_settings=lambda queue, told: self._queues.heard(queue, told),  # noqa: PLW0108 (the queues come next)
+            paused=lambda queue: self._queues.paused(queue),  # noqa: PLW0108
         )
         self._isolation = Isolation(
             workers=lambda: self._fleet.ready(),  # noqa: PLW0108 (the fleet comes next)
             at_once=max(1, settings.processes // 4),
         )
         self._tend_soon = asyncio.Event()
+        self._queues = Queues(
+            self._tend_link,
+            self._schema,
+            on_paused=self._queue_paused,
+            on_opened=lambda queue: self._waker.wake(Wake(queue), "settings"),
+            on_limited=self._tend_soon.set,
+        )
         self._fleet = Fleet(
             settings=settings,
             config=self._worker_config,
@@ -175,6 +188,8 @@ class Parent:
             flooded=lambda: self._floods.paused,
             on_wanted=self._looker.look_now,
         )
+        self._showing = Showing(self._look_link, settings, guard=self._guard, fleet=self._fleet, clock=self._clock)
+        self._helper = Helper(settings, database_url) if settings.dashboard_port is not None else None
         self._floods = Floods(look=lambda: self._waker.wake(Wake(), "flood"), on_change=self._presence.beat_now)
 
     # ---- the whole life
@@ -189,6 +204,8 @@ class Parent:
         loop.add_signal_handler(signal.SIGHUP, self._hangup_signal)
         if self._server is not None:
             self._server.start()
+        if self._helper is not None:
+            self._helper.start()  # first: it is wanted most when the rest does not come up
         self._say_state(ServiceState.STARTING)
         log.info("supervisor.starting", pid=os.getpid(), version=__version__, **self._settings.redacted())
         too_short = grace.shortage(self._settings.drain_timeout_s, self._settings.termination_grace_s)
@@ -242,6 +259,7 @@ class Parent:
         self._spawn_task(self._guard.every(self._settings.reap_every_s, self._tick, "tend", self._tend_soon))
         self._spawn_task(self._presence.run())
         self._spawn_task(self._looker.run())
+        self._spawn_task(self._showing.run())
         self._spawn_task(self._house())
         self._spawn_task(self._watch.run())
         self._spawn_task(Deadlines(self._fleet.living, self._settings.concurrency).run())
@@ -297,6 +315,8 @@ class Parent:
             except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
                 log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
             await last_counts
+        if self._helper is not None:
+            await self._helper.stop()
         self._health.set_state(ServiceState.STOPPED)
         await self._watch_link.close()
         await self._lease_link.close()
@@ -365,9 +385,9 @@ class Parent:
         child.tell(self._lanes.everything())
         child.wake(Wake())
 
-    def _worker_hungry(self, child: Child, next_s: float | None) -> None:
+    def _worker_hungry(self, child: Child, next_s: float | None, blocked: bool) -> None:
         self._presence.idle()
-        self._waker.hungry(child, next_s)
+        self._waker.hungry(child, next_s, blocked)
         self._isolation.idle(child)
 
     def _session_closed(self, holder: Holder, session: int) -> None:
@@ -394,6 +414,10 @@ class Parent:
             lanes = self._lanes.of_queue(queue)
         return [(lane.queue, lane.priority) for lane in lanes]
 
+    def _queue_paused(self, queue: str) -> None:
+        for child in self._fleet.living():
+            child.tell(HandBack(queue))
+
     def _notice(self, payload: str) -> None:
         self._floods.heard()
         self._waker.notice(payload)
@@ -405,7 +429,11 @@ class Parent:
     # ---- rhythms
 
     async def _tick(self) -> None:
+        asked_at = time.monotonic()
         report = await self._tender.tick()
+        self._queues.refresh(report.queues, asked_at)
+        if report.tended:
+            await self._queues.count(report.queues)
         if self._lanes.announced:
             await self._tend_link.call(lambda conn: tend.add_lanes(conn, self._schema, sorted(self._lanes.announced)))
         unheard = report.lanes.keys() - self._lanes.known.keys()
@@ -429,8 +457,8 @@ class Parent:
             if ready and any(child.hungry for child in ready):
                 self._presence.idle()
             self._fleet.recycle()
-            fork_server = self._fleet.fork_server_pid
-            reap_strangers({child.pid for child in self._fleet.living()} | ({fork_server} if fork_server else set()))
+            others = (self._fleet.fork_server_pid, self._helper.pid if self._helper else None)
+            reap_strangers({child.pid for child in self._fleet.living()} | {pid for pid in others if pid})
             missing = dropped_lines() - self._dropped
             if missing:
                 self._dropped += missing

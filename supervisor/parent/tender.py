@@ -32,8 +32,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import supervisor.db.tend as tend
+from supervisor.db import queues
 from supervisor.db.jobs import Connection, Lane, Mark, epoch_us, mark_at
 from supervisor.db.link import DatabaseError, Link, in_transaction
+from supervisor.db.queues import QueueSettings
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import get_logger
 from supervisor.metrics import OTHER, bounded_label, metrics
@@ -66,6 +68,7 @@ class TickReport:
     """Queue and new status of each job that was charged a crash."""
     suspects_due: bool = False
     lanes: dict[Lane, Mark] = field(default_factory=dict)
+    queues: list[QueueSettings] = field(default_factory=list)
 
 
 class Tender:
@@ -112,7 +115,7 @@ class Tender:
 
     async def _tend(self, conn: Connection) -> TickReport:
         schema, now = self._schema, time.monotonic()
-        report = TickReport()
+        report = TickReport(queues=await queues.settings_async(conn, schema))
         if not await tend.try_tend(conn, schema):
             report.lanes = await tend.lanes(conn, schema)
             return report

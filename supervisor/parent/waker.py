@@ -5,6 +5,9 @@
     worker says More ----------> wake another                 (all are busy within log N steps)
     worker says Hungry(next) --> heap
     poll ----------------------> look once for everyone       (covers lost notifications)
+    jobs wait for a place of their queue --> half a second later, wake one: whoever freed a place may have been
+                                             busy, on another node, or dead
+    a queue is paused, resumed, limited --> queues.py; a paused queue's notifications wake nobody
 
 Always true: a worker has at most one wake outstanding; one that does not answer within 100 ms does not
 keep the job waiting, another is woken. A notification that met no hungry worker is remembered until one
@@ -16,6 +19,7 @@ Elsewhere: hearing notifications (db/listener.py); marks (worker/marks.py).
 import asyncio
 import heapq
 import json
+import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
@@ -28,6 +32,7 @@ from supervisor.wire.messages import SetBack, Wake
 _ANSWER_S: Final = 0.1
 _MOST_DUE: Final = 1000
 _AT_ONCE_S: Final = 0.001
+_BLOCKED_S: Final = 0.5
 _LATE_COMMIT_S: Final = 0.2
 _FAR_S: Final = 3600.0
 
@@ -55,7 +60,9 @@ class Waker:
         workers: the workers that are ready, in any order.
         clock: the database's clock, for due times in notifications.
         on_cancel: called with (job id, session, token) of a job that an operator cancelled.
-        on_new_queue: called with a queue and its priorities (empty: unknown) that a notification named.
+        on_queue: called with a queue and its priorities (empty: unknown) that a notification named.
+        on_settings: called with a queue and its new settings, as a notification has them.
+        paused: whether a queue is paused, as far as is known here.
     """
 
     def __init__(
@@ -65,11 +72,18 @@ class Waker:
         clock: DbClock,
         on_cancel: Callable[[int, int, int], None],
         on_queue: Callable[[str, list[int]], list[tuple[str, int]]],
+        on_look: Callable[[float], None] = lambda _: None,
+        on_settings: Callable[[str, dict[str, Any]], None],
+        paused: Callable[[str], bool],
     ) -> None:
         self._workers = workers
         self._clock = clock
         self._on_cancel = on_cancel
         self._on_queue = on_queue
+        self._on_look = on_look
+        self._on_settings = on_settings
+        self._paused = paused
+        self._blocked: asyncio.TimerHandle | None = None
         self._unserved: Wake | None = None
         self._due: list[float] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -85,16 +99,24 @@ class Waker:
         metrics().notices.inc()
         try:
             told: dict[str, Any] = json.loads(payload)
+            if "look" in told:  # before the rest: to older releases it is the cancelling of no job
+                self._on_look(float(told["look"]))
+                return
             if "cancel" in told:
                 self._on_cancel(int(told["cancel"]), int(told["session"]), int(told["claims"]))
                 return
             queue, at = str(told["queue"]), float(told["at"])
+            if "settings" in told:
+                self._on_settings(queue, dict(told["settings"]))
+                return
             priorities = [int(priority) for priority in told["priorities"] or ()]
         except (ValueError, TypeError, KeyError, RecursionError):
             metrics().errors.labels("notice").inc()
             self._repeats.tell(log.warning, "notice.unreadable", length=len(payload))
             return
         lanes = self._on_queue(queue, priorities)
+        if self._paused(queue):
+            return
         due_in = at - self._clock.now()
         if due_in > _AT_ONCE_S:
             self.due_in(due_in)
@@ -170,15 +192,22 @@ class Waker:
         if worker.woken_at == woken_at:
             self.wake(message, "no_answer")
 
-    def hungry(self, worker: Wakeable, next_s: float | None) -> None:
-        """*worker* looked and found no more."""
+    def hungry(self, worker: Wakeable, next_s: float | None, blocked: bool = False) -> None:
+        """*worker* looked and found no more, or no more than jobs that wait for a place of their queue (*blocked*)."""
         worker.woken_at = 0.0
         worker.hungry = True
+        if blocked and self._blocked is None:
+            pause = _BLOCKED_S * random.uniform(0.8, 1.2)
+            self._blocked = asyncio.get_running_loop().call_later(pause, self._look_for_places)
         if next_s is not None:
             self.due_in(next_s)
         if self._unserved is not None:
             message, self._unserved = self._unserved, None
             self._send(worker, message, "unserved")
+
+    def _look_for_places(self) -> None:
+        self._blocked = None
+        self.wake(Wake(), "place")
 
     def more(self, worker: Wakeable) -> None:
         """*worker* took all it can: there may be more."""
@@ -193,8 +222,9 @@ class Waker:
 
     def close(self) -> None:
         """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._blocked):
+            if timer is not None:
+                timer.cancel()
         self._due.clear()
 
 

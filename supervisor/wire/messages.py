@@ -1,6 +1,6 @@
 """What parent and worker tell each other.
 
-    parent -> worker   Lanes, Wake, Isolate, CancelJob, Drain, Stop
+    parent -> worker   Lanes, Wake, Isolate, HandBack, CancelJob, Drain, Stop
     worker -> parent   Ready, Hungry, More, Isolated, SessionChanged, LeaseLost, Drained, BootFailed, Notice
 
 Every message is a fact or a wish that is still right when it arrives late, and
@@ -98,6 +98,18 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class HandBack:
+    """Release what has not started of this queue: it was paused."""
+
+    queue: str
+    t: Literal["hand_back"] = "hand_back"
+
+    @property
+    def key(self) -> Hashable:
+        return (self.t, self.queue)
+
+
+@dataclass(frozen=True, slots=True)
 class CancelJob:
     """Tell the handler of this run to stop; nothing happens if it is not running here."""
 
@@ -144,6 +156,7 @@ class Hungry:
 
     next_due_in_s: float | None  # the earliest job it saw that is not due yet
     claimed_seq: int  # claims so far: tells a stale Hungry from one after the latest wake
+    blocked: bool = False  # jobs are due that wait for a place of their queue
     t: Literal["hungry"] = "hungry"
 
     @property
@@ -234,7 +247,7 @@ class Notice:
     key: ClassVar[None] = None
 
 
-ToWorker = Wake | Lanes | Isolate | Drain | CancelJob | Stop
+ToWorker = Wake | Lanes | Isolate | HandBack | Drain | CancelJob | Stop
 ToParent = Ready | Hungry | More | Isolated | SessionChanged | LeaseLost | Drained | BootFailed | Notice
 Message = ToWorker | ToParent
 

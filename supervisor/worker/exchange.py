@@ -16,7 +16,7 @@ Elsewhere: what a claim asks for (marks.py); running jobs (executor.py).
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -52,7 +52,8 @@ class Jobs(Protocol):
     """The executor, as the exchange sees it."""
 
     def room(self) -> int: ...
-    def take(self, jobs: list[ClaimedJob]) -> None: ...
+    def hands(self) -> int: ...
+    def take(self, jobs: list[ClaimedJob], limited: Set[str] = frozenset()) -> None: ...
     def take_alone(self, job: ClaimedJob) -> None: ...
     def held(self) -> list[Run]: ...
     def forget(self, runs: list[Run]) -> None: ...
@@ -63,8 +64,9 @@ class Exchange:
 
     Args:
         known: the kinds that there are handlers for.
-        on_dry: told when a claim came back short, with the seconds to the next job due (None: none).
-        on_full: told when a claim came back full: there may be more than this worker can take.
+        on_dry: told when a claim came back short, with the seconds to the next job due (None: none), and
+            whether jobs are due that wait for a place of their queue.
+        on_full: told when a claim came back full or left jobs for want of hands: others may take them.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Exchange:
         board: Board,
         counts: Counts,
         known: tuple[str, ...],
-        on_dry: Callable[[float | None], None],
+        on_dry: Callable[[float | None, bool], None],
         on_full: Callable[[], None],
     ) -> None:
         self._link = link
@@ -109,6 +111,7 @@ class Exchange:
         self._repeats = Repeats()
         self._told = Told()
         self._strangers = False
+        self._limited: Set[str] = frozenset()  # queues with a limit, as the last claim found them
         self._failures = 0
         self.jobs_done = 0
         self.released = 0
@@ -268,9 +271,10 @@ class Exchange:
             if suspect:
                 self._suspect_answered(False)
             elif not done and not check:
-                self._on_dry(None)
+                self._on_dry(None, False)
             if not done and not check:
                 return
+        hands = limit if suspect or self.executor is None else self.executor.hands()
         sent = time.monotonic()
         try:
             answer = await self._link.call(
@@ -284,6 +288,7 @@ class Exchange:
                     marks=marks,
                     limit=limit,
                     lookback_s=lookback_s,
+                    hands=hands,
                 )
             )
         except DatabaseUnavailable as error:
@@ -305,6 +310,8 @@ class Exchange:
             self._claimed_suspect(answer)
         elif limit:
             self._claimed(lanes, answer, limit, lookback_s)
+        elif any(run.job.queue in self._limited for run in done):
+            self._on_full()  # a place is free that this worker has no hands for
 
     def _plan(self, suspect: bool) -> tuple[list[jobs.Lane], list[jobs.Mark], float]:
         return self._marks.plan_suspects() if suspect else self._marks.plan()
@@ -350,14 +357,17 @@ class Exchange:
 
     def _claimed(self, lanes: list[jobs.Lane], answer: Answer, limit: int, lookback_s: float) -> None:
         self._marks.learn(lanes, answer, lookback_s)
+        self._limited = answer.limited
         if answer.jobs and self.executor is not None:
             if self._claiming:
-                self.executor.take(answer.jobs)
+                self.executor.take(answer.jobs, answer.limited)
             else:
                 self._release_claimed(answer.jobs)
         if answer.short:
             self._counts.dry()
-            self._on_dry(answer.next_s)
+            self._on_dry(answer.next_s, answer.blocked)
+            if answer.left:
+                self._on_full()
         else:
             self._want = True
             self._on_full()
@@ -391,10 +401,10 @@ class Exchange:
                 raise
             await self._settle_refused(batch, error)
             return
-        if any(item.due_in_s is not None and item.due_in_s > 0 for item in settled):
-            self._want = (
-                True  # nobody is notified of a retry: the next claim that comes back short tells when it is due
-            )
+        # Nobody is notified of a retry: the next claim that comes back short tells when it is due. Nor of a
+        # place that is free now.
+        retries = any(item.due_in_s is not None and item.due_in_s > 0 for item in settled)
+        self._want = self._want or retries or any(run.job.queue in self._limited for run in batch)
         answered = {item.id: item for item in settled}
         lost = [run for run in batch if run.job.id not in answered]
         if lost:

@@ -23,7 +23,7 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol
 
 from supervisor.clock import to_ns
@@ -42,6 +42,7 @@ from supervisor.worker.tracing import NO_SPAN, Traces
 _LEASE_RECHECK_S = 0.05
 _FOR_EVER_S = 366 * 86400.0
 _PREFETCH_FOR_S = 0.25
+_HANDS_FOR_S = 0.05
 _STUCK_AFTER_S = 0.5
 _MEAN_WEIGHT = 0.1
 _STARVED_FOR_S = 0.5
@@ -92,6 +93,7 @@ class Executor:
         self._lease_until = lease_until
         self._traces = traces or Traces()
         self._backlog: deque[Run] = deque()
+        self._limited: Set[str] = frozenset()  # queues with a limit, as the last claim found them
         self.running: dict[int, Run] = {}
         self._alone = False
         self._one_ended = asyncio.Event()
@@ -124,6 +126,20 @@ class Executor:
             return self._prefetch
         return min(self._prefetch, int(self._slots * _PREFETCH_FOR_S / self._mean_s))
 
+    def hands(self) -> int:
+        """How many jobs of queues with a limit to claim now.
+
+        Such a job has a place of its queue, which others wait for, from its claim on: so it starts before all
+        that waits here, and no more are claimed than there are free slots, or than come free within
+        _HANDS_FOR_S. One at least where jobs are short enough to be prefetched: a worker that always has some
+        in its backlog would else never claim one.
+        """
+        soon = 0
+        if self._mean_s > 0:
+            soon = min(self._prefetch_now(), max(1, int(self._slots * _HANDS_FOR_S / self._mean_s)))
+        placed = sum(run.job.queue in self._limited for run in self._backlog)
+        return max(0, max(self._slots - len(self.running), soon) - placed)
+
     def unstick(self) -> None:
         """Give the backlog back when no slot has come free for a while: other workers may have room."""
         now = time.monotonic()
@@ -137,12 +153,17 @@ class Executor:
         """Every run that has not returned."""
         return [*self.running.values(), *self._backlog]
 
-    def take(self, jobs: list[ClaimedJob]) -> None:
-        """Hold *jobs*, just claimed, and start what fits."""
+    def take(self, jobs: list[ClaimedJob], limited: Set[str] = frozenset()) -> None:
+        """Hold *jobs*, just claimed, and start what fits, those of the queues *limited* first."""
+        self._limited = limited
         claim, place = self._board.claim, self._counts.place
-        self._backlog.extend(
+        runs = [
             Run(job, claim(job.id, job.token, job.kind, suspect=job.suspect, queue=place(job.queue))) for job in jobs
-        )
+        ]
+        if limited:
+            self._backlog.extendleft(run for run in reversed(runs) if run.job.queue in limited)
+            runs = [run for run in runs if run.job.queue not in limited]
+        self._backlog.extend(runs)
         if self._alone:  # claimed just before it became quiet
             for run in self.give_back():
                 self._end(run, Outcome("released", reason="isolation"))
@@ -372,6 +393,14 @@ class Executor:
         runs = list(self._backlog)
         self._backlog.clear()
         return runs
+
+    def hand_back(self, queue: str) -> None:
+        """Release what waits of *queue*, which was paused."""
+        paused = [run for run in self._backlog if run.job.queue == queue]
+        if paused:
+            self._backlog = deque(run for run in self._backlog if run.job.queue != queue)
+            for run in paused:
+                self._end(run, Outcome("released", reason="paused"))
 
     def stop_starting(self) -> None:
         """Start nothing more, and release what waits."""

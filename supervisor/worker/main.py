@@ -46,6 +46,7 @@ from supervisor.wire.messages import (
     CancelJob,
     Drain,
     Drained,
+    HandBack,
     Hungry,
     Isolate,
     Lanes,
@@ -97,6 +98,7 @@ def run_worker(config: WorkerConfig, sock: socket.socket, board: Board) -> None:
             signal.signal(number, lambda *_: None)
         log.configure(settings.log_format, settings.log_level)
         log.bind_process(worker=f"{config.name}/{config.slot}", slot=config.slot)
+        log.adopt_strays()
         metrics.setup(config.metrics_dir, f"w{config.slot}")
         faulthandler.enable(board.fault_fd())
         board.set_header(pid=os.getpid(), rss=_rss(), state=WorkerState.STARTING)
@@ -255,10 +257,10 @@ class Worker:
 
     # ---- what the parts report
 
-    def _dry(self, next_s: float | None) -> None:
+    def _dry(self, next_s: float | None, blocked: bool) -> None:
         self._claims += 1
         if not self._draining.is_set():
-            self._channel.send(Hungry(next_s, self._claims))
+            self._channel.send(Hungry(next_s, self._claims, blocked))
 
     def _full(self) -> None:
         self._claims += 1
@@ -289,6 +291,8 @@ class Worker:
                 run = self._executor.running.get(message.job_id)
                 if run is not None and run.job.token == message.token and run.stop("cancel"):
                     logger.info("job.cancelling", job_id=message.job_id, kind=run.job.kind)
+            case HandBack():
+                self._executor.hand_back(message.queue)
             case Isolate():
                 self._isolating = asyncio.get_running_loop().create_task(self._isolate(message.patience_s))
             case Drain():

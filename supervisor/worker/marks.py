@@ -137,10 +137,10 @@ class Marks:
             if lanes[index] in self._published:
                 self._marks[lanes[index]] = mark
         if answer.short and lookback_s:
-            # Every lane was read to its end: nothing claimable older than the look-back is visible.
+            # Every other lane was read to its end: nothing claimable older than the look-back is visible.
             floor = Mark(mark_at(int((answer.now - lookback_s) * 1e6)), 0)
             for index, lane in enumerate(lanes):
-                if index not in answer.marks and self._marks.get(lane, floor) < floor:
+                if index not in answer.marks and index not in answer.unread and self._marks.get(lane, floor) < floor:
                     self._marks[lane] = floor
         for lane, mark in self._since_plan.items():
             if lane in self._marks:

@@ -6,7 +6,6 @@ Elsewhere: what a service makes of them (tests/process/test_queues.py); the plan
 import json
 import random
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -18,7 +17,6 @@ from supervisor.db.queues import QueueSettings
 from supervisor.db.statements import statement
 from tests.support.database import Database
 from tests.support.queue import (
-    Claim,
     Conn,
     Held,
     Holder,
@@ -46,8 +44,16 @@ def limit(db: Database, most: int, queue: str = "q") -> None:
 
 
 def count(db: Database) -> list[bool]:
+    """Count what is to be counted; for each queue whether it was still to be."""
+    return [counted(db, one) for one in settings(db) if one.max_running and not one.counted]
+
+
+def counted(db: Database, queue: QueueSettings) -> bool:
+    counting = queues.Counting(queue)
     with db.connect() as conn:
-        return [queues.count(conn, "supervisor", one) for one in settings(db) if one.max_running and not one.counted]
+        while (done := counting.step(conn, "supervisor")) is None:
+            pass
+    return done
 
 
 def settings(db: Database) -> list[QueueSettings]:
@@ -175,7 +181,7 @@ def test_no_more_run_than_the_limit_and_each_end_makes_room(db: Database) -> Non
     enqueue(one.conn, 20, queue="q")
     limit(db, 2)
     first = one.claim(10, lanes=Q)
-    assert (len(first.jobs), first.short, first.blocked, first.limited) == (2, True, True, {"q"})
+    assert (len(first.jobs), first.short, first.blocked, set(first.limited)) == (2, True, True, {"q"})
     assert first.unread == Q
     assert (two.claim(10, lanes=Q).jobs, two.claim(10, lanes=Q).blocked) == ([], True)
     held = list(first.jobs)
@@ -241,11 +247,13 @@ def test_a_worker_takes_no_more_than_it_has_hands_for_and_says_that_there_are_mo
     plain = enqueue(worker.conn, 10, queue="other")
     limit(db, 8)
     claim = worker.claim(30, lanes=BOTH, hands=3)
-    assert (len(claim.jobs), set(plain) < set(claim.ids), claim.short, claim.blocked) == (13, True, False, False)
+    assert (len(claim.jobs), set(plain) < set(claim.ids), claim.left, claim.blocked) == (13, True, True, False)
     none = worker.claim(30, lanes=BOTH, hands=0)
-    assert (none.jobs, none.short, none.blocked) == ([], True, False)
+    assert (none.jobs, none.left, none.blocked) == ([], True, False)
     assert none.unread == (Lane("q", 0),)
     assert len(other.claim(30, lanes=BOTH).jobs) == 5
+    full = worker.claim(30, lanes=BOTH, hands=0)
+    assert (full.jobs, full.left) == ([], False), "nobody is to be woken for a queue that is full"
 
 
 def test_limits_change_while_jobs_run(db: Database) -> None:
@@ -298,8 +306,7 @@ def test_a_limit_that_was_taken_away_meanwhile_is_not_counted_for_the_next_one(d
     db.rows("select supervisor.unset_queue('q')")
     worker.claim(1, lanes=Q)
     db.rows("select supervisor.set_queue('q', max_running => 1)")
-    with db.connect() as conn:
-        assert queues.count(conn, "supervisor", before) is False
+    assert counted(db, before) is False
     assert worker.claim(1, lanes=Q).jobs == []
     assert count(db) == [True]
     assert (worker.claim(1, lanes=Q).jobs, running(db)) == ([], 1)

@@ -53,6 +53,7 @@ class Claim:
     unread: tuple[Lane, ...] = ()
     limited: frozenset[str] = frozenset()
     blocked: bool = False
+    left: bool = False
 
     @property
     def ids(self) -> list[int]:
@@ -114,6 +115,7 @@ def work(
         tuple(lanes[ord_ - 1] for ord_ in control["unread"]),
         frozenset(control["limited"] or ()),
         control["blocked"],
+        control["left"],
     )
 
 

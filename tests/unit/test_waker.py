@@ -34,8 +34,13 @@ def waker(*workers: FakeWorker) -> tuple[Waker, list[tuple[int, int, int]]]:
         clock=clock(),
         on_cancel=lambda *what: cancelled.append(what),
         on_queue=lambda queue, priorities: [(queue, priority) for priority in priorities],
+        on_settings=lambda *told: settings.append(told),
+        paused=lambda queue: queue == "paused",
     )
     return made, cancelled
+
+
+settings: list[tuple[str, dict[str, object]]] = []
 
 
 def notice(at: float, queue: str = "q", priorities: tuple[int, ...] = (0,)) -> str:
@@ -138,4 +143,30 @@ async def test_due_times_are_bounded_and_the_earliest_survive() -> None:
     for n in range(5000):
         made.due_in(100 + n / 100)
     await until(lambda: bool(worker.wakes))
+    made.close()
+
+
+async def test_jobs_that_wait_for_a_place_are_looked_for_again_within_a_second_by_one_worker() -> None:
+    """Whoever frees the place may be on another node, busy, or dead: nobody tells."""
+    one, two = FakeWorker(), FakeWorker()
+    made, _ = waker(one, two)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    made.hungry(one, None, True)
+    made.hungry(two, None, True)
+    await until(lambda: bool(one.wakes or two.wakes))
+    assert 0.3 < loop.time() - started < 1.0
+    assert len(one.wakes) + len(two.wakes) == 1
+    made.hungry(one, None)
+    made.close()
+
+
+async def test_a_paused_queues_notices_wake_nobody_and_settings_are_passed_on() -> None:
+    worker = FakeWorker()
+    made, _ = waker(worker)
+    settings.clear()
+    made.notice(notice(DB_NOW, "paused"))
+    made.notice(json.dumps({"queue": "q", "priorities": [], "at": DB_NOW, "settings": {"paused": False}}))
+    assert worker.wakes == []
+    assert settings == [("q", {"paused": False})]
     made.close()

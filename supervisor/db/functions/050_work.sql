@@ -17,7 +17,7 @@
 --          the lanes were read: nothing that was stamped later can have been seen. Where queues have
 --          settings (045_queue.sql) also "unread": the lanes that were not read to their end, "short"
 --          notwithstanding; "limited": the queues asked for that have a limit; "blocked": jobs are due that
---          wait for a place, look again soon. Jobs left for want of hands alone make it not "short".
+--          wait for a place, look again soon; "left": jobs are due that have one, for want of hands.
 -- Paused, limited   a paused queue's lanes are left out. Those of a limited one are claimed from by themselves,
 --          while this transaction holds the queue's places. Other queues cost one look at an index that is
 --          empty for most, and a shared lock (045_queue.sql says what for).
@@ -79,7 +79,7 @@ declare
     v_tokens  bigint[];
     v_unread  integer[] := '{}';
     v_blocked boolean := false;
-    v_more    boolean := false;
+    v_left    boolean := false;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'work needs READ COMMITTED, not %', current_setting('transaction_isolation') using errcode = 'QS002';
@@ -155,8 +155,7 @@ begin
             if not found then
                 v_room := 0;
             elsif v_hands <= 0 then
-                -- For others to claim, unless this call could not have taken one in any case.
-                v_more := v_more or p_hands > 0;
+                v_left := v_left or {schema}.free_places(v_queue) > 0;
                 v_room := 0;
                 v_unread := v_unread || array(select generate_series(v_first, v_last));
             else
@@ -209,7 +208,7 @@ begin
                 if cardinality(v_ids) >= v_free then
                     v_blocked := true;
                 elsif cardinality(v_ids) >= v_hands then
-                    v_more := true;
+                    v_left := true;
                 end if;
             end if;
             v_hands := v_hands - cardinality(v_ids);
@@ -232,12 +231,13 @@ begin
         'acked', cardinality(v_acked),
         'lost', case when cardinality(v_acked) < cardinality(p_ids)
                      then (select array_agg(x) from unnest(p_ids) x where x <> all (v_acked)) end,
-        'short', v_claimed < p_limit and not v_more,
+        'short', v_claimed < p_limit,
         'next', case when isfinite(v_next) then extract(epoch from v_next - clock_timestamp()) end,
         'now', extract(epoch from v_now),
         'unread', v_unread,
         'limited', v_capped,
-        'blocked', v_blocked)::text;
+        'blocked', v_blocked,
+        'left', v_left)::text;
     return next;
 end
 $fn$;
