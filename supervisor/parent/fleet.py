@@ -51,6 +51,7 @@ from supervisor.worker.exchange import keep_level
 from supervisor.worker.main import WorkerConfig
 
 _SPAWN_RETRY_S: Final = 1.0
+_NAMED: Final = 20  # jobs named in one log line
 _BOARD_SLACK: Final = 64
 # On the page from the start, at 0: Prometheus sees no increase in a series that begins at 1.
 _DEATHS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "exit")
@@ -352,6 +353,7 @@ class Fleet:
                     slot=child.slot,
                     pid=child.pid,
                     jobs=len(settlements),
+                    job_ids=[verdict.id for verdict in settlements[:_NAMED]],
                     applied=len(moved),
                     charged_job=culprit(settlements),
                     took_ms=round((time.monotonic() - started) * 1000, 1),
