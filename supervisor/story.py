@@ -101,7 +101,8 @@ class Story:
 
 def tell(row: Mapping[str, Any], now: datetime) -> Story:
     """The story that *row*, of the view `jobs`, tells at *now*."""
-    entries = [entry for entry in row["errors"] or () if isinstance(entry, Mapping)]
+    kept = row["errors"]
+    entries = [entry for entry in (kept if isinstance(kept, list) else ()) if isinstance(entry, Mapping)]
     steps = [*_beginning(row), *map(_entry, entries), *_now(row), *_end(row)]
     dated = sorted((step for step in steps if step.at is not None), key=lambda step: step.at or now)
     ordered = [step for step in steps if step.at is None] + dated
@@ -131,10 +132,10 @@ def _entry(entry: Mapping[str, Any]) -> Step:
     for name in ("was", "to"):
         if (point := _time(entry.get(name))) is not None:
             facts[name] = f"{point.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    sentence = _RUNS.get(event) or _ORDERS.get(event) or event
+    sentence = _RUNS.get(event) or _ORDERS.get(event)
     try:
-        text = sentence.format(**facts)
-    except (KeyError, ValueError, IndexError):  # an entry that something else has written
+        text = event if sentence is None else sentence.format(**facts)
+    except KeyError:  # an entry that something else has written
         text = event
     return Step(
         _time(entry.get("at")),
@@ -175,7 +176,7 @@ def _end(row: Mapping[str, Any]) -> Iterator[Step]:
 
 
 def _unknown(row: Mapping[str, Any], entries: list[Mapping[str, Any]]) -> Iterator[str]:
-    known = {entry.get("claims") for entry in entries if entry.get("event") in _RUNS}
+    known = {_number(entry.get("claims")) for entry in entries if str(entry.get("event")) in _RUNS} - {None}
     if row["status"] in ("running", "done"):
         known.add(row["claims"])
     runs = row["claims"]
@@ -186,7 +187,7 @@ def _unknown(row: Mapping[str, Any], entries: list[Mapping[str, Any]]) -> Iterat
             f"{missing} of its {runs} claims left no entry here: a job that is given back before it starts, or that "
             f"snoozes, leaves none.{only}"
         )
-    if any(entry.get("event") in _RUNS for entry in entries):
+    if any(str(entry.get("event")) in _RUNS for entry in entries):
         yield "When a run started is kept of the last one only, while it runs or once it is done."
 
 
