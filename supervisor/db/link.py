@@ -1,7 +1,7 @@
 """Connections the service keeps for itself.
 
-    Link    one connection for one purpose, opened when needed, replaced when broken
-    pools   small pools for handlers' own transactions, so that they can never hold up an ack
+    connect   opens one and makes it ours: isolation, time limits, keepalives
+    Link      one connection for one purpose, opened when needed, replaced when broken
 
 A link has one user at a time; callers queue on its lock. Every call has a deadline of its own: a
 connection that does not answer by then is closed, never handed on in an unknown state. Closed by hanging
@@ -14,24 +14,21 @@ be it a standby or told to refuse them, is left, never overruled; a connection t
 with a connection error is not used again; what is raised says whether the server may have done the
 work: DatabaseUnavailable.unsure is true when the statement had been sent.
 
-Elsewhere: the statements (jobs.py, tend.py); waiting for notifications (listener.py).
+Elsewhere: handlers' connections (pools.py); the statements (jobs.py, tend.py); waiting for notifications (listener.py).
 """
 
 import asyncio
-import contextvars
 import os
 import socket
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from supervisor.errors import DatabaseUnavailable, SessionClosed
 
@@ -47,7 +44,7 @@ RETRYABLE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 _WRONG_SERVER: Final = frozenset({"25006", "57P03", "57P01", "57P02", "53300"})
 _HANG_UP_S: Final = 1.0
 IDLE_MS: Final = 10_000
-# Returns no row, and sets nothing, where the session is not ours: see _set_up.
+# Returns no row, and sets nothing, where the session is not ours: see set_up.
 _SETUP: Final = (
     "select set_config('default_transaction_isolation', 'read committed', false), "
     "set_config('idle_in_transaction_session_timeout', '0', false), "
@@ -114,7 +111,7 @@ async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_
         async with asyncio.timeout(connect_timeout_s + 1):
             conn = await AsyncConnection.connect(conninfo, autocommit=True)
             try:
-                await answered(conn, _set_up(conn, f"{int(statement_timeout_s * 1000)}ms"), connect_timeout_s)
+                await answered(conn, set_up(conn, f"{int(statement_timeout_s * 1000)}ms"), connect_timeout_s)
             except BaseException:
                 await conn.close()
                 raise
@@ -125,7 +122,7 @@ async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_
         raise DatabaseUnavailable(first_line(error), unsure=False) from error
 
 
-async def _set_up(conn: AsyncConnection, statement_timeout: str) -> None:
+async def set_up(conn: AsyncConnection, statement_timeout: str) -> None:
     """Settings for the session, if it is ours.
 
     A pooler gives its clients process ids of its own making. Behind it each transaction may meet another
@@ -133,6 +130,12 @@ async def _set_up(conn: AsyncConnection, statement_timeout: str) -> None:
     """
     done = await conn.execute(_SETUP, (statement_timeout, conn.info.backend_pid), prepare=False)
     if await done.fetchone() is None:
+        conn.prepare_threshold = None
+
+
+def set_up_sync(conn: Connection, statement_timeout: str) -> None:
+    """As `set_up`."""
+    if conn.execute(_SETUP, (statement_timeout, conn.info.backend_pid), prepare=False).fetchone() is None:
         conn.prepare_threshold = None
 
 
@@ -148,6 +151,11 @@ async def check_writable(conn: AsyncConnection) -> None:
     """
     row = await (await conn.cursor(row_factory=tuple_row).execute(_REFUSES, prepare=False)).fetchone()
     _judge_writable(row)
+
+
+def check_writable_sync(conn: Connection) -> None:
+    """As `check_writable`."""
+    _judge_writable(conn.cursor(row_factory=tuple_row).execute(_REFUSES, prepare=False).fetchone())
 
 
 def _judge_writable(row: tuple[Any, ...] | None) -> None:
@@ -245,137 +253,6 @@ async def in_transaction(conn: AsyncConnection, work: Callable[[AsyncConnection]
     async with conn.transaction():
         await conn.execute("select set_config('idle_in_transaction_session_timeout', %s, true)", (str(IDLE_MS),))
         return await work(conn)
-
-
-class HandlerPools:
-    """The connections lent to handlers for their own transactions; none is open until one asks.
-
-    Each pool holds at most *size* connections. A handler that asks while all are lent waits up to
-    *timeout_s* seconds, then gets psycopg_pool.PoolTimeout.
-    """
-
-    def __init__(self, conninfo: str, *, name: str, size: int, timeout_s: float, connect_timeout_s: float) -> None:
-        self._conninfo = service_conninfo(conninfo, name, connect_timeout_s)
-        self._size = size
-        self._timeout_s = timeout_s
-        self._async: AsyncConnectionPool | None = None
-        self._sync: ConnectionPool | None = None
-        self._lock = threading.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for an async handler; returned to the pool in every case."""
-        if self._async is None:
-            self._async = AsyncConnectionPool(
-                self._conninfo,
-                min_size=0,
-                max_size=self._size,
-                timeout=self._timeout_s,
-                max_idle=60,
-                open=False,
-                check=_check_async,
-                configure=_configure_async,
-                name="handlers",
-            )
-            # Its helpers outlive this job, and must not carry its context variables.
-            await asyncio.get_running_loop().create_task(self._async.open(), context=contextvars.Context())
-        pool = self._async
-        # The pool never meets a cancellation: interrupted while it hands a connection over or takes one
-        # back, it would lose the connection for good, or (Python 3.11) the cancellation.
-        taking = self._beside(pool.getconn())
-        try:
-            conn = await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            taking.add_done_callback(lambda taken: self._give_back(pool, taken))
-            raise
-        try:
-            async with conn:
-                yield conn
-        finally:
-            await asyncio.shield(self._beside(pool.putconn(conn)))
-
-    def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _give_back(self, pool: AsyncConnectionPool, taken: asyncio.Task[AsyncConnection]) -> None:
-        if not taken.cancelled() and taken.exception() is None:
-            self._beside(pool.putconn(taken.result()))
-
-    def sync_pool(self) -> ConnectionPool:
-        """The pool for handlers that run in threads."""
-        with self._lock:
-            if self._sync is None:
-                self._sync = contextvars.Context().run(
-                    ConnectionPool,
-                    self._conninfo,
-                    min_size=0,
-                    max_size=self._size,
-                    timeout=self._timeout_s,
-                    max_idle=60,
-                    open=True,
-                    check=_check_sync,
-                    configure=_configure_sync,
-                    name="handlers",
-                )
-            return self._sync
-
-    def stats(self) -> dict[str, int]:
-        """Connections by state over both pools: open, idle, waiting (callers without one)."""
-        totals = {"open": 0, "idle": 0, "waiting": 0}
-        for pool in (self._async, self._sync):
-            if pool is not None:
-                stats = pool.get_stats()
-                totals["open"] += stats.get("pool_size", 0)
-                totals["idle"] += stats.get("pool_available", 0)
-                totals["waiting"] += stats.get("requests_waiting", 0)
-        return totals
-
-    async def close(self) -> None:
-        """Close both pools."""
-        if self._async is not None:
-            await self._async.close(timeout=1.0)
-        if self._sync is not None:
-            await asyncio.to_thread(self._sync.close, 1.0)
-
-
-async def _configure_async(conn: AsyncConnection) -> None:
-    await conn.set_autocommit(True)
-    await _set_up(conn, "0")
-    await conn.set_autocommit(False)
-    await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-
-
-def _configure_sync(conn: Connection) -> None:
-    conn.autocommit = True
-    if conn.execute(_SETUP, ("0", conn.info.backend_pid), prepare=False).fetchone() is None:
-        conn.prepare_threshold = None
-    conn.autocommit = False
-    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-
-
-async def _check_async(conn: AsyncConnection) -> None:
-    """Before a pooled connection is lent: closed, it is replaced by the pool; a healthy one would be kept."""
-    try:
-        await conn.set_autocommit(True)
-        await check_writable(conn)
-        await conn.set_autocommit(False)
-    except BaseException:
-        await conn.close()
-        raise
-
-
-def _check_sync(conn: Connection) -> None:
-    try:
-        conn.autocommit = True
-        _judge_writable(conn.cursor(row_factory=tuple_row).execute(_REFUSES, prepare=False).fetchone())
-        conn.autocommit = False
-    except BaseException:
-        conn.close()
-        raise
 
 
 def first_line(error: BaseException) -> str:

@@ -34,7 +34,8 @@ import uvloop
 from supervisor import exits, log, metrics
 from supervisor.clock import remaining
 from supervisor.db.jobs import Lane, Mark, mark_at
-from supervisor.db.link import HandlerPools, Link, first_line
+from supervisor.db.link import Link, first_line
+from supervisor.db.pools import HandlerPools
 from supervisor.errors import DatabaseUnavailable
 from supervisor.handler import Handler, registry
 from supervisor.log import get_logger

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from supervisor.db.jobs import Ack, ClaimedJob
-from supervisor.db.link import HandlerPools
+from supervisor.db.pools import HandlerPools
 from supervisor.db.transaction import finish, finish_sync
 from supervisor.errors import LeaseLost
 from supervisor.handler import Handler, Job

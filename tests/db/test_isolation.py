@@ -8,7 +8,8 @@ import pytest
 
 from supervisor.db import jobs
 from supervisor.db.jobs import Ack, Lane, Mark, Settlement
-from supervisor.db.link import HandlerPools, Link, connect
+from supervisor.db.link import Link, connect
+from supervisor.db.pools import HandlerPools
 from supervisor.outcome import Outcome
 from tests.support.database import Database
 from tests.support.queue import Holder, enqueue, new_session_id, settle, work
