@@ -51,8 +51,8 @@ def test_a_database_that_is_away_takes_readiness_and_nothing_else(
     run_jobs(db, 200, 50)
 
     with HealthWatch(one.health_port) as live:
-        server.stop("immediate")
         gone = time.monotonic()
+        server.stop("immediate")
         wait_until(lambda: readyz(one)[0] == 503, SOON_S, "not ready")
         turned = time.monotonic() - gone
         answer = readyz(one)[1]
