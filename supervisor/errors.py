@@ -5,7 +5,7 @@ with its numbers, and what to do. A text never quotes a payload's values or a
 secret, since errors travel to logs, to the database and to screens.
 
     SupervisorError
-      InvalidJob, InvalidEvent,
+      InvalidJob, InvalidEvent, InvalidQueue,
       InvalidHandler                    the program's input: nothing was sent, nothing is broken
       UniqueConflict                    the answer of the database to on_conflict="raise"
       UnknownKind, PayloadInvalid       a job this worker cannot run
@@ -50,6 +50,23 @@ class InvalidEvent(InvalidJob):
 
     def __str__(self) -> str:
         return f"event refused: {self.field}: {self.reason}"
+
+
+class InvalidQueue(SupervisorError, ValueError):
+    """Settings of a queue were refused before any statement was sent: the caller's transaction is untouched.
+
+    Attributes:
+        field: What was refused.
+        reason: Why.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"queue settings refused: {self.field}: {self.reason}"
 
 
 class InvalidHandler(SupervisorError, ValueError):

@@ -25,6 +25,8 @@ from supervisor.cli.enqueue import enqueue
 from supervisor.cli.failures import report, report_fault, say
 from supervisor.cli.jobs import list_, show
 from supervisor.cli.orders import cancel, retry
+from supervisor.cli.queues import list_ as list_queues
+from supervisor.cli.queues import pause, resume, set_, unset
 from supervisor.cli.reschedule import reschedule
 from supervisor.cli.run import migrate, run
 from supervisor.cli.status import status
@@ -34,6 +36,8 @@ from supervisor.errors import SupervisorError
 
 app = typer.Typer(name="supervisor", no_args_is_help=True, pretty_exceptions_enable=False)
 jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look at jobs; retry, cancel, reschedule them.")
+
+queues = typer.Typer(name="queues", no_args_is_help=True, help="Pause queues, limit how many of their jobs run.")
 
 _ADDRESSES = {
     "--database-url": "SUPERVISOR_DATABASE_URL",
@@ -66,6 +70,12 @@ jobs.command("list")(list_)
 for _command in _commands:
     jobs.command()(_command)
 app.add_typer(jobs)
+queues.command("list")(list_queues)
+queues.command("set")(set_)
+_commands = (pause, resume, unset)
+for _command in _commands:
+    queues.command()(_command)
+app.add_typer(queues)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from supervisor.errors import (
     HandlersFailed,
     InvalidHandler,
     InvalidJob,
+    InvalidQueue,
     SchemaMissing,
     SchemaTooNew,
     SettingsInvalid,
@@ -43,6 +44,7 @@ def wrong_use(what: str, why: str) -> CommandFailed:
 _CODES: dict[type[SupervisorError], int] = {
     DatabaseUnavailable: exits.UNAVAILABLE,
     InvalidJob: exits.USAGE,
+    InvalidQueue: exits.USAGE,
     SettingsInvalid: exits.CONFIG,
     SchemaMissing: exits.CONFIG,
     SchemaTooNew: exits.CONFIG,

@@ -11,6 +11,7 @@ from supervisor.cli.options import DatabaseUrl, Json, Schema
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from supervisor.db.overview import DeadJob, Ended, ParentRow, QueueDepth
 
@@ -71,7 +72,8 @@ def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
     from supervisor.cli import output
 
     numbers = ("due", "oldest", "scheduled", "running", "dead")
-    table = output.table("Queues", ("queue", *numbers), right=numbers)
+    settings = ("claims", "at most") if any(queue.paused or queue.max_running for queue in queues) else ()
+    table = output.table("Queues", ("queue", *numbers, *settings), right=(*numbers, "at most"))
     for queue in queues:
         capped = queue.at_least
         table.add_row(
@@ -81,6 +83,7 @@ def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
             output.count(queue.scheduled, "scheduled" in capped),
             output.cell("?", "yellow") if queue.running is None else output.cell(output.count(queue.running), "blue"),
             output.cell(output.count(queue.dead, "dead" in capped), "bold red" if queue.dead else ""),
+            *_settings(queue, shown=bool(settings)),
         )
     if queues:
         out.print(table)
@@ -92,6 +95,15 @@ def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
         output.count(getattr(ended, name), name in ended.at_least) for name in ("done", "dead", "cancelled")
     )
     out.print(f"done {done} (in the history) · dead {dead} · cancelled {cancelled}\n")
+
+
+def _settings(queue: QueueDepth, *, shown: bool) -> tuple[Text, ...]:
+    from supervisor.cli import output
+
+    if not shown:
+        return ()
+    claims = output.cell("paused", "yellow") if queue.paused else output.cell("open", "green")
+    return (claims, output.cell(queue.max_running))
 
 
 def _show_parents(out: Console, parents: list[ParentRow]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from psycopg import Connection, errors
 from psycopg.rows import class_row, tuple_row
 
+from supervisor.db import queues
 from supervisor.db.statements import statement
 
 MOST_COUNTED: Final = 10_000
@@ -38,6 +39,8 @@ class QueueDepth:
     running: int | None = 0
     dead: int = 0
     oldest_due_s: float | None = None
+    paused: bool = False
+    max_running: int | None = None
     at_least: list[str] = field(default_factory=list)
 
 
@@ -109,6 +112,10 @@ def depths(conn: Connection, schema: str, *, most: int = MOST_COUNTED, running: 
             depth.dead = min(count, MOST_COUNTED)
             if count > MOST_COUNTED:
                 depth.at_least.append("dead")
+    for one in queues.settings(conn, schema):
+        depth = found.setdefault(one.name, QueueDepth(one.name))
+        depth.paused = one.paused
+        depth.max_running = one.max_running
     return [found[queue] for queue in sorted(found)]
 
 

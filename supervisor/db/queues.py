@@ -90,6 +90,12 @@ async def settings_async(conn: AsyncConn, schema: str) -> list[QueueSettings]:
         raise SchemaMissing(schema) from error
 
 
+def names(conn: SyncConn, schema: str) -> list[str]:
+    """The queues in use, by name."""
+    with Cursor(conn, row_factory=tuple_row) as cur:
+        return [row[0] for row in cur.execute(statement("queue_names", schema), prepare=False).fetchall()]
+
+
 class Counting:
     """Counting what runs of a queue for its limit, statement by statement; claims of the queue wait for the end.
 
@@ -104,6 +110,11 @@ class Counting:
         self._tokens: list[int] = []
         self._next = "await_claims"
 
+    @property
+    def reading(self) -> bool:
+        """Whether no claim has to be waited for any more."""
+        return self._next != "await_claims"
+
     def step(self, conn: SyncConn, schema: str) -> bool | None:
         """Send the next statement. None: there are more; else whether it was still to be counted.
 
@@ -112,6 +123,13 @@ class Counting:
         """
         with Cursor(conn, row_factory=tuple_row) as cur:
             return self._took(cur.execute(*self._statement(schema), prepare=False).fetchone())
+
+    def try_step(self, conn: SyncConn, schema: str) -> bool | None:
+        """As `step`; None also when a claim takes long."""
+        try:
+            return self.step(conn, schema)
+        except errors.LockNotAvailable:
+            return None
 
     async def step_async(self, conn: AsyncConn, schema: str) -> bool | None:
         """As `step`."""
