@@ -51,9 +51,10 @@ class Viewer:
         except TimeoutError:
             return None
 
-    def forget(self) -> None:
-        """Something was changed: ask anew, so that the next page shows it."""
-        self._answers.clear()
+    def forget(self, *names: str) -> None:
+        """Something was changed: ask anew, so that the next page shows it. Without *names* everything."""
+        for name in names or tuple(self._answers):
+            self._answers.pop(name, None)
 
     async def somebody_looks(self) -> None:
         """Tell the supervisors, now and then. They show what they know in any case, so a failure is no news here."""

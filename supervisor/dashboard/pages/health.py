@@ -13,7 +13,7 @@ from supervisor.db.health import table_health
 from supervisor.doctor import Level, Limits, Report, examine
 from supervisor.settings import Settings
 
-_LASTS_S: Final = 10.0
+_LASTS_S: Final = 5.0
 _EXAMINED_FOR_S: Final = 30.0
 _WAIT_S: Final = 0.5
 _LIMITS: Final = Limits(patience_s=STATEMENT_TIMEOUT_S, check_s=2 * STATEMENT_TIMEOUT_S)
@@ -23,6 +23,8 @@ async def page(viewer: Viewer, settings: Settings) -> Page:
     """The health of everything."""
     data = await viewer.shared("health", _LASTS_S, lambda: _gather(viewer, settings))
     report = await viewer.soon("doctor", _EXAMINED_FOR_S, lambda: _examined(viewer, settings), _WAIT_S)
+    if report is not None and any(finding.check == "database" for finding in report.findings):
+        viewer.forget("doctor")  # it could not be asked; the next look may tell more
     return Page(
         "health.html",
         "Health",
