@@ -17,9 +17,11 @@ import psycopg
 import pytest
 
 from supervisor.db.jobs import Lane, Mark, numbers, quoted
+from supervisor.db.queues import Counting
 from supervisor.db.statements import statement
 from tests.support.database import Database
 from tests.support.queue import Conn, Held, move_session, new_session_id, open_session, settle, sweep, work
+from tests.support.queues import limit, settings
 from tests.support.sizes import FULL
 
 TIMES = 10 if FULL else 1
@@ -157,6 +159,31 @@ def test_no_hot_statement_scans_or_sorts_jobs(db: Database, statistics: str) -> 
         assert len(of_jobs) > 30
         wrong = [(query, fault) for query, plan in of_jobs for fault in faults(plan)]
         # cancel_job sorts the jobs that it was given, to lock them in its order.
+        assert [item for item in wrong if item[1] != "Sort of jobs" or "j.id = any (p_ids)" not in item[0]] == []
+        explained.conn.close()
+
+
+@pytest.mark.pg("15")
+@pytest.mark.parametrize("statistics", STATISTICS)
+def test_no_statement_of_queues_with_settings_scans_or_sorts_jobs(db: Database, statistics: str) -> None:
+    """The same with limits and a pause among the queues asked for: claims, looks, counting."""
+    db.rows("select supervisor.pause_queue('q19')")
+    cached = Explained(db)
+    for number in (0, 1, 2):
+        limit(db, 5, f"q{number:02}")
+    prepared(db, statistics, [cached.conn], ready=2000, ahead=198_000)
+    fresh = Explained(db)
+    for explained in (cached, fresh):
+        explained.plans.clear()
+        assert everything(db, explained.conn) == 10
+        [one, *_] = settings(db)
+        counting = Counting(one)
+        counting.step(explained.conn, "supervisor")
+        counting.step(explained.conn, "supervisor")
+        of_jobs = [(query, plan) for query, plan in explained.plans if reads_jobs(plan)]
+        asked = " ".join(query for query, _ in of_jobs)
+        assert all(word in asked for word in ("held (id, token)", "with part as materialized", "v_queue")), asked
+        wrong = [(query, fault) for query, plan in of_jobs for fault in faults(plan)]
         assert [item for item in wrong if item[1] != "Sort of jobs" or "j.id = any (p_ids)" not in item[0]] == []
         explained.conn.close()
 

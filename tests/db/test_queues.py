@@ -13,8 +13,8 @@ import pytest
 
 from supervisor.db import queues
 from supervisor.db.jobs import SUSPECTS, Lane, Mark, numbers, quoted
-from supervisor.db.queues import QueueSettings
 from supervisor.db.statements import statement
+from tests.db.test_plans import buffers
 from tests.support.database import Database
 from tests.support.queue import (
     Conn,
@@ -30,35 +30,12 @@ from tests.support.queue import (
     sweep,
     work,
 )
+from tests.support.queues import count, counted, limit, settings
 from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Q = (Lane("q", 0), Lane("q", SUSPECTS))
 BOTH = (Lane("q", 0), Lane("other", 0))
-
-
-def limit(db: Database, most: int, queue: str = "q") -> None:
-    """Set a limit and count what runs, as a supervisor does."""
-    db.rows("select supervisor.set_queue(%s, max_running => %s)", [queue, most])
-    count(db)
-
-
-def count(db: Database) -> list[bool]:
-    """Count what is to be counted; for each queue whether it was still to be."""
-    return [counted(db, one) for one in settings(db) if one.max_running and not one.counted]
-
-
-def counted(db: Database, queue: QueueSettings) -> bool:
-    counting = queues.Counting(queue)
-    with db.connect() as conn:
-        while (done := counting.step(conn, "supervisor")) is None:
-            pass
-    return done
-
-
-def settings(db: Database) -> list[QueueSettings]:
-    with db.connect() as conn:
-        return queues.settings(conn, "supervisor")
 
 
 def running(db: Database, queue: str = "q") -> int:
@@ -371,6 +348,36 @@ def test_the_mark_of_a_paused_or_full_lane_stays_before_its_jobs(db: Database) -
     assert low_water(worker.conn, Lane("q", 0))[2].id == left
     other.ack(*held)
     assert worker.claim(10, lanes=BOTH, marks=claim.marks, lookback_s=0.25).ids == [left]
+
+
+@pytest.mark.parametrize("state", ["paused", "full"])
+def test_a_hundred_thousand_jobs_that_may_not_run_cost_claims_nothing(db: Database, state: str) -> None:
+    """Pages of a claim of another queue, and of a claim of their own, with them at the head and without."""
+    worker = Holder(db)
+    lanes = [Lane("q", -5), Lane("q", 0), Lane("other", 0)]
+    limit(db, 1) if state == "full" else db.rows("select supervisor.pause_queue('q')")
+    for _ in range(6):  # the plans are cached while there is nothing
+        worker.claim(5, lanes=lanes)
+
+    def costs() -> tuple[int, int]:
+        enqueue(worker.conn, 5, queue="other")
+        others = buffers(worker.conn, lambda to: work(to, worker.session, 5, lanes=lanes))
+        own = buffers(worker.conn, lambda to: work(to, worker.session, 5, lanes=lanes[:2]))
+        db.execute("delete from supervisor.job where queue = 'other'")
+        return others, own
+
+    enqueue(worker.conn, 2, queue="q", priority=-5)
+    if state == "full":
+        assert len(worker.claim(5, lanes=lanes).jobs) == 1
+    before = [costs() for _ in range(3)]
+    db.execute(
+        "insert into supervisor.job (kind, queue, priority)"
+        " select 'k', 'q', -5 * (n %% 2) from generate_series(1, %s) n",
+        [100_000],
+    )
+    after = [costs() for _ in range(3)]
+    for without, with_them in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
+        assert max(with_them) <= 1.5 * max(without) + 10, (before, after)
 
 
 # -- everything at once -------------------------------------------------------------------------
