@@ -10,6 +10,10 @@ of the service (its loop, its logs, its command line) is loaded from here.
 
 from importlib import metadata as _metadata
 
+from supervisor.process1 import obey_early as _obey_early
+
+_obey_early()  # before what takes its time to import
+
 
 def _refuse_namesake() -> None:
     """Two distributions with the import name `supervisor` overwrite each other's files."""

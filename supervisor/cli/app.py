@@ -8,7 +8,6 @@ address given on the command line does not stay there, where `ps` shows it to ev
 """
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -80,7 +79,6 @@ app.add_typer(queues)
 
 def main() -> None:
     """The entry point."""
-    _obey_as_process_1()
     _hide_addresses()
     sys.exit(_run())
 
@@ -106,16 +104,6 @@ def _run() -> int:
         return report(error)
     except Exception:
         return report_fault()
-
-
-def _obey_as_process_1() -> None:
-    """Let SIGTERM end a command from its first moment on; the service has a better answer once it runs.
-
-    The kernel drops signals to process 1 that have no handler: a container that is stopped while it
-    starts, or while it migrates, would go on until it is killed.
-    """
-    if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def _hide_addresses() -> None:

@@ -147,7 +147,7 @@ class Stack:
     def rows(self, sql: str, *params: object) -> list[Row]:
         """The rows of a statement."""
         with psycopg.connect(self.conninfo(), autocommit=True, row_factory=tuple_row) as conn:
-            cursor = conn.execute(sql, params)
+            cursor = conn.execute(sql, params or None)
             return cursor.fetchall() if cursor.description else []
 
     def value(self, sql: str, *params: object) -> Any:

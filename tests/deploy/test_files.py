@@ -132,3 +132,25 @@ def test_the_pages_sum_of_the_grace_is_the_services() -> None:
     told = re.search(r"^grace >= (.*)$", OPERATIONS, re.MULTILINE)
     assert told
     assert [float(number) for number in re.findall(r"(?<!\w)\d+(?:\.\d+)?", told[1])] == numbers
+
+
+def test_each_alert_has_its_place_on_the_operations_page_and_no_other_has() -> None:
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "supervisor.rules.yml").read_text(encoding="utf-8"))
+    alerts = {rule["alert"]: rule["annotations"]["runbook"] for group in rules["groups"] for rule in group["rules"]}
+    entries = set(re.findall(r"^### (\w+)$", OPERATIONS.partition("\n## Alerts\n")[2], re.MULTILINE))
+    assert entries == alerts.keys()
+    assert alerts == {name: f"docs/operations.md#{name.lower()}" for name in alerts}
+
+
+def test_grafana_is_given_the_prometheus_and_the_dashboards_that_compose_mounts() -> None:
+    services = shipped.compose()["services"]
+    mounts = dict(mount.removesuffix(":ro").rsplit(":", 1)[::-1] for mount in services["grafana"]["volumes"])
+    provisioning = ROOT / mounts["/etc/grafana/provisioning"]
+    [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    [provider] = yaml.safe_load((provisioning / "dashboards" / "supervisor.yml").read_text())["providers"]
+    assert list((ROOT / mounts[provider["options"]["path"]]).glob("*.json"))
+    config = yaml.safe_load((ROOT / "deploy" / "compose" / "prometheus.yml").read_text())
+    assert config["rule_files"] == ["/etc/prometheus/rules/*.rules.yml"]
+    rules = dict(mount.removesuffix(":ro").rsplit(":", 1)[::-1] for mount in services["prometheus"]["volumes"])
+    assert list((ROOT / rules["/etc/prometheus/rules"]).glob("*.rules.yml"))
