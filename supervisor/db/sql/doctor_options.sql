@@ -5,5 +5,5 @@
 select c.relname::text, coalesce(c.reloptions, '{}')
   from pg_catalog.pg_class c
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
- where n.nspname = {schema_literal} and c.relkind = 'r' and not c.relname ~ '^history_[0-9]{8}$'
+ where n.nspname = {schema_literal} and c.relkind in ('r', 'p') and not c.relname ~ '^history_[0-9]{8}$'
  order by 1

@@ -9,7 +9,7 @@ select 'schema', n.nspname::text, 'usage'
  where n.nspname = {schema_literal} and not pg_catalog.has_schema_privilege(n.oid, 'usage')
 union all
 select 'table', c.relname::text, w.wanted
-  from pg_catalog.unnest(%(tables)s::text[], %(rights)s::text[]) as w (name, wanted)
+  from unnest(%(tables)s::text[], %(rights)s::text[]) as w (name, wanted)
   join pg_catalog.pg_class c on c.relname = w.name
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace and n.nspname = {schema_literal}
  where not pg_catalog.has_table_privilege(c.oid, w.wanted)

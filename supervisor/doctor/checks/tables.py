@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from supervisor.db.examine import identifier
-from supervisor.db.link import DatabaseError
 from supervisor.db.migrate import check_version, functions_match, known_version
 from supervisor.db.roles import FUNCTIONS, TABLES, names
 from supervisor.doctor.look import Look
@@ -16,6 +15,9 @@ from supervisor.wording import count, size
 
 DAYS_WANTED: Final = 2
 """Today and tomorrow; supervisors make three days ahead, so one less would be told before anything is late."""
+
+
+_ORDER: Final = ("schema", "table", "function")
 
 
 async def schema(look: Look) -> Iterable[Verdict]:
@@ -53,27 +55,22 @@ async def rights(look: Look) -> Iterable[Verdict]:
     """Whether this role may do what the service needs."""
     needed = [(table, right) for table, access in TABLES.items() for right in access.of(look.purpose)]
     lacks = await look.db.lacks(needed, [name for name, whose in FUNCTIONS.items() if look.purpose in whose])
+    lacks.sort(key=lambda lack: (_ORDER.index(lack.what), lack.name, lack.right))
     server = await look.server()
     if not lacks:
-        return [ok(f"role {server.role} may do what a {look.purpose} needs")]
+        return [ok(f"role {server.role} has the rights of the {look.purpose} role")]
     said = ", ".join(f"{lack.right} on {lack.what} {lack.name}" for lack in lacks[:5])
     more = f" and {len(lacks) - 5} more" if len(lacks) > 5 else ""
-    prefix = await _prefix(look)
+    prefix = await look.db.role_prefix()
     if prefix is None:
-        remedy = f"`supervisor migrate --roles`, then grant {names(look.schema)[look.purpose]} to {server.role}"
+        granted = identifier(names(look.schema)[look.purpose])
+        remedy = f"`supervisor migrate --roles`, then `grant {granted} to {identifier(server.role)}`"
     else:
         remedy = (
             f"`grant {identifier(names(prefix)[look.purpose])} to {identifier(server.role)}`; if it has that role, "
             f"`supervisor migrate --roles --role-prefix {prefix}` grants it its rights again"
         )
-    return [problem(f"role {server.role} may not do what a {look.purpose} needs: {said}{more}", remedy)]
-
-
-async def _prefix(look: Look) -> str | None:
-    try:
-        return await look.db.role_prefix()
-    except DatabaseError:  # the role may not even read that
-        return look.schema
+    return [problem(f"role {server.role} lacks rights of the {look.purpose} role: {said}{more}", remedy)]
 
 
 async def options(look: Look) -> Iterable[Verdict]:
