@@ -12,6 +12,7 @@ import traceback
 from supervisor import exits
 from supervisor.dsn import mask
 from supervisor.errors import (
+    BrokerRefused,
     DatabaseUnavailable,
     HandlersFailed,
     InvalidHandler,
@@ -46,6 +47,7 @@ _CODES: dict[type[SupervisorError], int] = {
     InvalidJob: exits.USAGE,
     InvalidQueue: exits.USAGE,
     SettingsInvalid: exits.CONFIG,
+    BrokerRefused: exits.CONFIG,
     SchemaMissing: exits.CONFIG,
     SchemaTooNew: exits.CONFIG,
     HandlersFailed: exits.CONFIG,

@@ -41,6 +41,7 @@ class Listener:
         on_listening: awaited each time LISTEN is active again, before the first wait: look for work.
         on_lost: called with the reason each time the connection is lost or cannot be had.
         on_deaf: called when the self-test's notification did not arrive: a pooler is in between.
+        suffix: of the channel's name, where it is not the schema's own.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Listener:
         on_listening: Callable[[], Awaitable[None]],
         on_lost: Callable[[str], None],
         on_deaf: Callable[[], None],
+        suffix: str = "",
     ) -> None:
         self._conninfo = service_conninfo(conninfo, name, connect_timeout_s)
         self._connect_timeout_s = connect_timeout_s
-        self._channel = channel(schema)
+        self._channel = channel(schema) + suffix
         self._on_notice = on_notice
         self._on_listening = on_listening
         self._on_lost = on_lost

@@ -1,0 +1,49 @@
+"""`supervisor relay` and `supervisor consume`: the roles of the outbox and the inbox, alone."""
+
+from typing import Annotated, Any
+
+import typer
+
+from supervisor.cli.options import DatabaseUrl, Schema
+
+BrokerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="ADDRESS",
+        help="Address of the broker; with a password in it better given as a variable.",
+        show_default=False,
+    ),
+]
+
+
+def relay(
+    url: BrokerUrl = None,
+    batch: Annotated[int | None, typer.Option(help="Events on their way at most.  [default: 500]")] = None,
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+) -> None:
+    """Publish the outbox's events to a broker until SIGTERM. See docs/outbox.md."""
+    _serve("relay", database_url=database_url, schema=schema, outbox_url=url, outbox_batch=batch)
+
+
+def _serve(role: str, **flags: Any) -> None:
+    import uvloop
+
+    from supervisor import exits
+    from supervisor.cli.failures import report, report_fault
+    from supervisor.cli.service import database, leave, load
+    from supervisor.errors import SupervisorError
+
+    code: int = exits.SOFTWARE
+    try:
+        from supervisor.outbox import role as roles
+
+        settings = load(**flags)
+        with database(settings) as address:
+            code = uvloop.run(getattr(roles, role)(settings, address))
+    except SupervisorError as error:
+        code = report(error)
+    except Exception:
+        code = report_fault()
+    leave(code)

@@ -1,0 +1,235 @@
+"""NATS JetStream: the event's topic is the subject, and a stream of the server's takes it.
+
+    nats://user:password@host:4222,host2:4222       also tls://; a user alone is a token
+
+Published with `Nats-Msg-Id`, so that what is sent again within the stream's duplicate window is stored once.
+Streams are made by whoever owns them, not here: a subject that no stream takes is that event's fault, unless
+JetStream itself does not answer. Consumed by a durable pull consumer per topic.
+
+Always true: no subject reaches the server that its protocol could take for something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import nats
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.client import JetStreamContext
+
+from supervisor.outbox.driver import Address
+from supervisor.outbox.event import BrokerDown, Event, EventRefused
+from supervisor.release import VERSION
+
+_SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(\.[^\s.*>\x00-\x1f\x7f]+)*")
+_PORT: Final = 4222
+_API_S: Final = 3.0
+_KNOWN_S: Final = 1.0
+_NO_RESPONDERS: Final = "503"
+# What JetStream answers while it has no leader, no peers or no resources: nothing that an event could help.
+_OUTAGE_CODES: Final = frozenset({10008, 10009, 10023, 10028, 10039, 10074})
+_ERRORS: Final = (nats.errors.Error, OSError, TimeoutError)
+
+
+class Connection:
+    """A connection to the servers of one address, without the client's own reconnecting: that hides outages.
+
+    Args:
+        on_lost: called once it is gone, whoever ended it.
+    """
+
+    def __init__(self, address: Address, on_lost: Callable[[], None]) -> None:
+        address.take()
+        self._address = address
+        self._on_lost = on_lost
+        self._client: Client | None = None
+        self._js: JetStreamContext | None = None
+
+    async def connect(self) -> None:
+        """Connect, and see that JetStream answers. Raises BrokerDown."""
+        address = self._address
+        options: dict[str, Any] = {}
+        if address.password is not None:
+            options = {"user": address.user, "password": address.password}
+        elif address.user is not None:
+            options = {"token": address.user}  # as in the client's own addresses
+        try:
+            self._client = await nats.connect(
+                [f"{address.scheme}://{host}:{port or _PORT}" for host, port in address.hosts],
+                name=f"pg-supervisor {VERSION}",
+                allow_reconnect=False,
+                connect_timeout=3,
+                error_cb=_ignore,  # whatever it is, the call that it belongs to fails too
+                disconnected_cb=self._lost,
+                closed_cb=self._lost,
+                pending_size=64 << 20,
+                **options,
+            )
+        except _ERRORS as error:
+            raise self.down(words(error)) from error
+        self._js = self._client.jetstream(timeout=_API_S)
+        try:
+            await self._js.account_info()
+        except _ERRORS as error:
+            await self.close()
+            raise self.down(f"JetStream does not answer ({words(error)}); is it enabled?") from error
+
+    @property
+    def client(self) -> Client:
+        """The client while it is connected; else raises BrokerDown."""
+        if self._client is None or not self._client.is_connected:
+            raise self.down("not connected")
+        return self._client
+
+    @property
+    def js(self) -> JetStreamContext:
+        """JetStream on it; else raises BrokerDown."""
+        if self._js is None or not self.client.is_connected:
+            raise self.down("not connected")
+        return self._js
+
+    def down(self, why: str) -> BrokerDown:
+        """The error for an outage."""
+        return BrokerDown(f"{self._address.shown}: {why}")
+
+    async def _lost(self) -> None:
+        self._on_lost()
+
+    async def close(self) -> None:
+        """Hang up."""
+        client, self._client, self._js = self._client, None, None
+        if client is not None:
+            try:
+                async with asyncio.timeout(1.0):
+                    await client.close()
+            except _ERRORS:
+                pass  # it is gone, which is what was wanted
+        self._on_lost()
+
+
+async def _ignore(_: Exception) -> None:
+    return None
+
+
+class NatsPublisher:
+    """Publishes to JetStream, any number at a time over one connection."""
+
+    def __init__(self, address: Address, source: str) -> None:
+        self._connection = Connection(address, self._fail_all)
+        self._source = source
+        self._inbox = ""
+        self._numbers = itertools.count()
+        self._asked: dict[str, asyncio.Future[Msg]] = {}
+        self._taken: dict[str, tuple[float, bool]] = {}
+
+    async def connect(self) -> None:
+        """See Publisher."""
+        await self._connection.connect()
+        self._taken.clear()
+        try:
+            self._inbox = self._connection.client.new_inbox()
+            await self._connection.client.subscribe(f"{self._inbox}.*", cb=self._answered)
+        except _ERRORS as error:
+            await self.close()
+            raise self._connection.down(words(error)) from error
+
+    async def publish(self, event: Event) -> None:
+        """See Publisher."""
+        client = self._connection.client
+        if not _SUBJECT.fullmatch(event.topic):
+            raise EventRefused("its topic is no subject: it has spaces, wildcards or empty parts")
+        headers = event.extras()
+        for name, value in event.attributes(self._source).items():
+            headers["content-type" if name == "datacontenttype" else f"ce-{name}"] = value
+        headers["Nats-Msg-Id"] = event.event_id
+        # A header is at most its texts and four bytes around them.
+        size = len(event.body) + 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+        if size > client.max_payload:
+            raise EventRefused(
+                f"it has {size} bytes with its headers, the server's max_payload is {client.max_payload}"
+            )
+        number = str(next(self._numbers))
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            await client.publish(event.topic, event.body, reply=f"{self._inbox}.{number}", headers=headers)
+            said = await answer
+        except (nats.errors.Error, OSError) as error:
+            raise self._connection.down(words(error)) from error
+        finally:
+            self._asked.pop(number, None)
+        await self._judge(event, said)
+
+    async def _judge(self, event: Event, said: Msg) -> None:
+        if said.headers and said.headers.get("Status") == _NO_RESPONDERS:
+            if await self._takes(event.topic):
+                raise self._connection.down("no answer for a subject that a stream takes")
+            raise EventRefused(f"no stream takes the subject {event.topic!r}")
+        try:
+            confirmed = json.loads(said.data)
+            error = confirmed.get("error")
+            stream = confirmed.get("stream")
+        except (ValueError, AttributeError):
+            raise EventRefused("something else than JetStream answers on its subject") from None
+        if error is None and stream:
+            return
+        told = error if isinstance(error, dict) else {}
+        code, description = told.get("err_code"), told.get("description")
+        if code in _OUTAGE_CODES:
+            raise self._connection.down(f"JetStream: {description} ({code})")
+        raise EventRefused(f"JetStream refused it: {description} ({code})")
+
+    async def _answered(self, said: Msg) -> None:
+        answer = self._asked.get(said.subject.rpartition(".")[2])
+        if answer is not None and not answer.done():
+            answer.set_result(said)
+
+    def _fail_all(self) -> None:
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(nats.errors.ConnectionClosedError())
+
+    async def _takes(self, subject: str) -> bool:
+        """Whether a stream takes *subject*. Raises BrokerDown when JetStream does not answer that."""
+        known = self._taken.get(subject)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        try:
+            await self._connection.js.find_stream_name_by_subject(subject)
+            found = True
+        except nats.js.errors.NotFoundError:
+            found = False
+        except _ERRORS as error:
+            raise self._connection.down(f"JetStream does not answer ({words(error)})") from error
+        if len(self._taken) > 10_000:
+            self._taken.clear()
+        self._taken[subject] = (time.monotonic() + _KNOWN_S, found)
+        return found
+
+    async def close(self) -> None:
+        """See Publisher."""
+        await self._connection.close()
+
+
+def words(error: BaseException) -> str:
+    """An error of the client in one line."""
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+class NatsDriver:
+    """See Driver."""
+
+    def publisher(self, address: Address, *, source: str) -> NatsPublisher:
+        """See Driver."""
+        return NatsPublisher(address, source)
+
+
+DRIVER: Final = NatsDriver()
