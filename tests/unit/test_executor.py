@@ -199,3 +199,36 @@ async def test_a_job_for_which_there_is_no_thread_is_given_back_and_never_runs(
     slots.take([claimed(4, "x.thread"), claimed(5, "x.thread")])
     await wait_until_async(lambda: len(sink.runs) == 5, 5)
     assert threads_ran == [3, 4, 5]
+
+
+async def test_jobs_of_limited_queues_start_first_and_are_no_more_than_there_are_hands(board: Board) -> None:
+    """Such a job has a place that others wait for from its claim on: none is to wait in a backlog."""
+    back = Returned()
+    slots = executor(board, back, slots=3)
+    assert slots.hands() == 3
+    slots.take([claimed(1, "x.wait"), claimed(2, "x.wait")])
+    assert slots.hands() == 1
+    slots.take(
+        [claimed(number, "x.wait") for number in (3, 4, 5)] + [claimed(6, "x.wait", queue="few")], frozenset({"few"})
+    )
+    assert sorted(slots.running) == [1, 2, 6]
+    assert slots.hands() == 0, "what runs is long, as far as is known"
+    slots.stop_starting()
+    for run in list(slots.running.values()):
+        run.stop("drain")
+    await wait_until_async(lambda: not slots.running)
+
+
+async def test_a_paused_queues_jobs_go_back_and_others_stay(board: Board) -> None:
+    back = Returned()
+    slots = executor(board, back, slots=1)
+    slots.take(
+        [claimed(1, "x.wait"), claimed(2, "x.wait", queue="q"), claimed(3, "x.wait"), claimed(4, "x.wait", queue="q")]
+    )
+    slots.hand_back("q")
+    assert back.events() == [(2, "released"), (4, "released")]
+    assert slots.waiting == 1
+    slots.stop_starting()
+    for run in list(slots.running.values()):
+        run.stop("drain")
+    await wait_until_async(lambda: not slots.running)

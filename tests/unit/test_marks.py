@@ -93,3 +93,17 @@ def test_a_removed_lane_is_not_asked_for_and_its_late_answer_is_ignored() -> Non
     marks.publish([], [C])
     marks.learn(lanes, answer({lanes.index(C): at(5)}), lookback)
     assert marks.plan()[0] == [A]
+
+
+def test_a_lane_that_was_not_read_to_its_end_keeps_its_mark() -> None:
+    """A paused or full queue: nothing was claimed from it, and its jobs are still there."""
+    marks = Marks({"*": 1}, random.Random(1))
+    lanes = [Lane("full", 0), Lane("empty", 0)]
+    marks.publish([(lane, Mark()) for lane in lanes])
+    asked, _, _ = marks.plan()
+    answer = Answer([], {}, 0, [], True, None, 1_800_000_000.0, unread=frozenset({asked.index(Lane("full", 0))}))
+    marks.learn(asked, answer, 0.25)
+    marks._restart_at = float("inf")
+    asked, found, _ = marks.plan()
+    assert found[asked.index(Lane("full", 0))] == Mark()
+    assert found[asked.index(Lane("empty", 0))] > Mark()
