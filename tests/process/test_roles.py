@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import pytest
 from supervisor import exits
 from supervisor.client import enqueue, enqueue_many
 from supervisor.newjob import NewJob
+from tests.support.dashboard import Dashboard
 from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.queue import Holder
@@ -158,3 +160,39 @@ def test_migrate_says_which_roles_it_granted_and_prints_what_it_would_run(db: Da
             assert run(db.conninfo, "migrate", *words).returncode == exits.USAGE
     finally:
         made.drop()
+
+
+@pytest.mark.parametrize("purpose", ["operator", "reader"])
+def test_the_dashboard_works_with_a_role_that_may_only_look_or_also_act(
+    db: Database, roles: Roles, service: Start, purpose: str
+) -> None:
+    """Every page, and every order by its function; a reader's order is refused in words and changes nothing."""
+    service(processes=1, queues="other")  # so that the pages have something to show
+    [job] = enqueue_many(db.connect(), [NewJob("t.noop", in_=timedelta(hours=1))])
+    db.execute("select supervisor.pause_queue('mail')")
+    address = roles.login(purpose)
+    with Dashboard(db, env={"SUPERVISOR_DATABASE_URL": address}) as dashboard:
+        for path in ("/", "/jobs", f"/jobs/{job.id}", "/queues", "/health"):
+            answer = dashboard.get(path)
+            assert (answer.status_code, "permission denied" in answer.text) == (200, False), path
+        report = dashboard.wait_json("/health", lambda data: data["doctor"], 30)["doctor"]
+        rights = [found["level"] for found in report["findings"] if found["check"] == "rights"]
+        assert rights == (["ok"] if purpose == "operator" else ["problem"])
+        ordered = [
+            dashboard.order(order="cancel", id=job.id),
+            dashboard.order(order="retry", id=job.id),
+            dashboard.order(order="reschedule", id=job.id, **{"in": "2", "unit": "h"}),
+            dashboard.order("/queues/order", order="resume", queue="mail"),
+            dashboard.order("/queues/order", order="pause", queue="mail"),
+            dashboard.order("/queues/order", order="limit", queue="bulk", max_running="3"),
+            dashboard.order("/queues/order", order="unlimit", queue="bulk"),
+        ]
+        assert "permission denied" in dashboard.log() or purpose == "operator"
+    if purpose == "operator":
+        assert [answer.status_code for answer in ordered] == [303] * len(ordered)
+        assert db.statuses() == {"queued": 1}
+        assert db.value("select run_at > now() + interval '90 min' from supervisor.job") is True
+    else:
+        assert all(answer.status_code >= 400 for answer in ordered)
+        assert db.value("select run_at < now() + interval '90 min' from supervisor.job") is True
+        assert db.rows("select name from supervisor.queue") == [("mail",)]
