@@ -47,8 +47,8 @@ from supervisor.wire.messages import (
     Notice,
     Ready,
 )
-from supervisor.worker.exchange import keep_level
 from supervisor.worker.main import WorkerConfig
+from supervisor.worker.results import keep_level
 
 _SPAWN_RETRY_S: Final = 1.0
 _NAMED: Final = 20  # jobs named in one log line

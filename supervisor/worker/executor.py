@@ -13,7 +13,7 @@ that job's outcome. Each start and each end is on the scoreboard before anything
 which there is no thread or no memory is given back untouched, and nothing starts for a moment. Each run has
 context variables of its own: what a handler sets there, no other run and no part of the worker sees.
 
-Elsewhere: writing results (exchange.py); what a handler's Job can do (run.py); killing a worker whose
+Elsewhere: storing results (results.py); what a handler's Job can do (run.py); killing a worker whose
 handler ignores its deadline (parent/deadlines.py).
 """
 

@@ -11,7 +11,7 @@ Always true: the process ends by os._exit with an exact code (exits.py), whateve
 behind. Jobs still running at the deadline stay on the scoreboard as started: the parent releases them
 once this process is gone, so that no second run can overlap the first.
 
-Elsewhere: what is claimed and stored (exchange.py), run (executor.py), renewed when the parent is gone
+Elsewhere: what is claimed (exchange.py), run (executor.py) and stored (results.py), renewed when the parent is gone
 (orphan.py).
 """
 
@@ -59,11 +59,12 @@ from supervisor.wire.messages import (
 )
 from supervisor.worker import tracing
 from supervisor.worker.counts import Counts
-from supervisor.worker.exchange import Exchange, keep_level
+from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.isolation import isolate
 from supervisor.worker.marks import Marks
 from supervisor.worker.orphan import keep_alive
+from supervisor.worker.results import keep_level
 from supervisor.worker.run import TransactionDesk
 from supervisor.worker.session import Session
 

@@ -7,7 +7,7 @@
 Always true: a run is told to stop at most once, and the first reason stands. A run whose lease was lost
 writes nothing more. A run that finished in its handler's own transaction is not acknowledged again.
 
-Elsewhere: starting and stopping (executor.py); the writes (exchange.py).
+Elsewhere: starting and stopping (executor.py); the writes (results.py).
 """
 
 import asyncio
