@@ -18,6 +18,7 @@ from tests.support.database import Database
 from tests.support.queue import Holder
 from tests.support.roles import Roles
 from tests.support.servers import ROLE
+from tests.support.service import ROOT
 
 TABLE_RIGHTS: Final = ("select", "insert", "update", "delete", "truncate")
 DAY: Final = re.compile(r"(history|outbox_sent)_\d{8}")
@@ -94,6 +95,13 @@ def test_functions_of_producers_and_operators_run_with_their_owners_rights_and_a
             assert definer, f"{name} must be SECURITY DEFINER: its callers have no right to change a table"
         if definer:
             assert "search_path=pg_catalog, pg_temp" in settings, f"{name} must pin its search_path"
+
+
+def test_the_page_names_what_producers_may_call() -> None:
+    page = (ROOT / "docs" / "roles.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith("| `supervisor_producer`")]
+    for name, whose in FUNCTIONS.items():
+        assert (f"`{name}`" in line) == ("producer" in whose), name
 
 
 @pytest.mark.pg("15", "16", "18")

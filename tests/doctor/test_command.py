@@ -1,20 +1,21 @@
 """`supervisor doctor` as a process: its exit codes, what it says without a database, and what it never says."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor import exits, grace
-from supervisor.doctor import Level, examine
+from supervisor.doctor import CHECKS, Level, examine
 from supervisor.doctor.report import Report
 from supervisor.settings import Settings
 from tests.doctor.conftest import run_command
 from tests.support.database import Database
 from tests.support.faketime import FAKETIME, environment
 from tests.support.servers import Server
-from tests.support.service import password_of
+from tests.support.service import ROOT, password_of
 from tests.support.tools import missing
 
 
@@ -30,6 +31,12 @@ def found(document: dict[str, Any], check: str, level: str) -> list[str]:
         for one in document["findings"]
         if (one["check"], one["level"]) == (check, level)
     ]
+
+
+def test_the_page_names_every_check() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    named = re.findall(r"^\| `(\w+)` \| ", page.partition("| check |")[2], re.MULTILINE)
+    assert {check.name for check in CHECKS} | {"handlers", "database"} == set(named)
 
 
 def test_exit_codes_for_scripts(sound: Server, db: Database) -> None:

@@ -84,12 +84,14 @@ async def role(look: Look) -> Iterable[Verdict]:
     limit = server.setting_s("statement_timeout")
     if 0 < limit < look.settings.statement_timeout_s:
         wrong("statement_timeout", f"role {server.role} has a statement_timeout of {limit:g} s", "0")
-    if server.setting_s("idle_in_transaction_session_timeout") > 0:
-        wrong(
-            "idle_in_transaction_session_timeout",
-            f"role {server.role} has an idle_in_transaction_session_timeout of "
-            f"{server.setting_s('idle_in_transaction_session_timeout'):g} s",
-            "0",
+    idle = server.setting_s("idle_in_transaction_session_timeout")
+    if pooled and idle > 0:  # of the service's own sessions it is no matter, and elsewhere it is a good thing
+        found.append(
+            warning(
+                f"role {server.role} has an idle_in_transaction_session_timeout of {idle:g} s, which behind a pooler "
+                "holds for handlers' transactions too",
+                f"`alter {where} set idle_in_transaction_session_timeout = 0`",
+            )
         )
     for name, what in (
         ("idle_session_timeout", "LISTEN and links without work are cut off each time"),
