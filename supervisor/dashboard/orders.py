@@ -133,7 +133,7 @@ def job_ids(texts: Sequence[str]) -> list[int]:
         raise Refused(400, "No job was chosen.")
     if len(texts) > _MOST_IDS:
         raise Refused(400, f"{len(texts)} jobs are more than one order takes ({_MOST_IDS}).")
-    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in texts):
+    if not all(text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63 for text in texts):
         raise Refused(400, "A job's id is a number.")
     return sorted({int(text) for text in texts})
 

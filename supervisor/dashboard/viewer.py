@@ -18,6 +18,7 @@ from supervisor.log import Repeats, get_logger
 T = TypeVar("T")
 
 STATEMENT_TIMEOUT_S: Final = 3.0
+SEARCHES: Final = 2
 _LOOK_EVERY_S: Final = 2.0
 _LOOK_LASTS_S: Final = 6.0
 
@@ -29,6 +30,8 @@ class Viewer:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self.searches = asyncio.Semaphore(SEARCHES)
+        """Held by whoever looks through many jobs: the others wait, and the workers have the server to themselves."""
         self._answers: dict[str, tuple[float, asyncio.Task[Any]]] = {}
         self._told_at = 0.0
         self._repeats = Repeats()

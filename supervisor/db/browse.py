@@ -71,8 +71,13 @@ class Search:
 
     @property
     def narrow(self) -> bool:
-        """Whether jobs of the looked-at statuses can fail to fit."""
-        return any(part is not None for part in (self.wanted.queue, self.wanted.kind, self.holds, self.says))
+        """Whether few of the jobs that are looked at may fit."""
+        statuses = set(self.wanted.statuses)
+        rare = statuses.isdisjoint(
+            {"queued", "dead", "done"}
+        )  # beside queued ones few run; beside dead, few are cancelled
+        others = (self.wanted.queue, self.wanted.kind, self.holds, self.says, self.wanted.scheduled)
+        return rare or any(part is not None for part in others)
 
     def parameters(self) -> dict[str, object]:
         statuses = set(self.wanted.statuses)

@@ -101,6 +101,18 @@ def test_json_is_sent_as_json(db: Database, dashboard: Start, browser: Browser) 
         assert first in {job["id"] for job in found}, f"the search for {text!r} finds the job that holds it"
 
 
+def test_ids_of_any_size_are_shown_and_ordered(db: Database, dashboard: Start) -> None:
+    page = dashboard()
+    biggest = 2**63 - 2
+    for job_id in (2**31 + 1, 2**53 + 1, biggest):
+        db.execute("insert into supervisor.job (id, kind) values (%s, 'big')", [job_id])
+        assert page.json(f"/jobs/{job_id}")["job"]["id"] == job_id
+        assert page.order(id=str(job_id), order="reschedule", **{"in": "1", "unit": "h"}).status_code == 303
+    assert [job["id"] for job in page.json("/jobs")["jobs"]] == [biggest, 2**53 + 1, 2**31 + 1]
+    assert [job["id"] for job in page.json(f"/jobs?before={biggest}")["jobs"]] == [2**53 + 1, 2**31 + 1]
+    assert page.get(f"/jobs/{10**30}").status_code == 404
+
+
 def _harmless(browser: Browser, page: Dashboard, path: str) -> None:
     """Open a page; nothing of the data runs, and no markup of it became part of the page."""
     browser.open(page.address + path)

@@ -18,7 +18,7 @@ _BAD: Final = frozenset({"failed", "dead", "crashed", "suspect", "cancelled"})
 async def page(viewer: Viewer, job_id: int) -> Page:
     """The job of that id; Refused when there is none."""
     await viewer.somebody_looks()
-    row = await viewer.desk.look(operate.show_job, job_id, most=MOST_SHOWN)
+    row = None if job_id >= 2**63 else await viewer.desk.look(operate.show_job, job_id, most=MOST_SHOWN)
     if row is None:
         raise Refused(
             404,

@@ -4,6 +4,7 @@ Parameters of the address: status (queued, scheduled, running, done, dead, cance
 (text or JSON in the payload), before or after (a job's id).
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ STATUSES: Final = ("queued", "running", "done", "dead", "cancelled")
 CHOICES: Final = ("queued", "scheduled", "running", "done", "dead", "cancelled")
 SIZE: Final = 50
 MOST_RUNNING: Final = 200
-PATIENCE_S: Final = 0.35
+PATIENCE_S: Final = 0.25
 _LONGEST: Final = 1_000
 _BIGGEST_ID: Final = 2**63 - 1
 
@@ -65,9 +66,10 @@ async def page(viewer: Viewer, params: QueryParams) -> Page:
     search = asked.search()
     if asked.status == "running":
         return await _running(viewer, asked, search)
-    found = await viewer.desk.look(
-        browse.page, search, before=asked.before, after=asked.after, limit=SIZE, patience_s=PATIENCE_S
-    )
+    async with viewer.searches if search.narrow else nullcontext():
+        found = await viewer.desk.look(
+            browse.page, search, before=asked.before, after=asked.after, limit=SIZE, patience_s=PATIENCE_S
+        )
     first = asked.before is None and asked.after is None
     return _page(
         asked,
