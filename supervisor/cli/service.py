@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from supervisor import log
+from supervisor import grace, log
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -99,7 +99,7 @@ def serve(settings: Settings, *, migrate_first: bool = False) -> int:
 
 def leave(code: int) -> None:
     """End the process at once: nothing that a library registered for the exit may hold it up."""
-    log.flush(2.0)
+    log.flush(grace.LAST_LINES_S)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -20,12 +20,13 @@ import sys
 import time
 from typing import Final
 
+from supervisor.grace import GOODBYE_S
 from supervisor.log import get_logger
 from supervisor.parent.budget import RestartBudget
 from supervisor.parent.states import Restart, restart
 from supervisor.settings import Settings
 
-_STOP_S: Final = 3.0
+_STOP_S: Final = GOODBYE_S
 _SPAWN_RETRY_S: Final = 1.0
 _LENGTH: Final = 8
 

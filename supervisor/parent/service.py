@@ -307,21 +307,8 @@ class Parent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         settled = await self._settled()
-        if self._presence.written:
-            last_counts = asyncio.get_running_loop().create_task(self._watch.finish())  # beside it: time is short
-            try:
-                async with asyncio.timeout(2.0):
-                    await self._presence.gone()
-            except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
-                log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
-            await last_counts
-        if self._helper is not None:
-            await self._helper.stop()
+        await self._say_goodbye()
         self._health.set_state(ServiceState.STOPPED)
-        await self._watch_link.close()
-        await self._lease_link.close()
-        await self._tend_link.close()
-        await self._look_link.close()
         self._fleet.close()
         if self._server is not None:
             self._server.stop()
@@ -330,6 +317,24 @@ class Parent:
         if self._fatal is not None:
             return exits.CONFIG
         return exits.CUT if self._fleet.cut or not settled else exits.OK
+
+    async def _say_goodbye(self) -> None:
+        """What is nice to have done at the end, all at once and within a limit: the platform's patience is short."""
+        last = [self._helper.stop()] if self._helper is not None else []
+        if self._presence.written:
+            last += [self._take_row_away(), self._watch.finish()]
+        await asyncio.gather(*last)
+        # Not waited for where a statement still waits for a silent database: the connection ends with the process.
+        links = (self._watch_link, self._lease_link, self._tend_link, self._look_link)
+        closing = [asyncio.get_running_loop().create_task(link.close()) for link in links]
+        await asyncio.wait(closing, timeout=grace.HANG_UP_S)
+
+    async def _take_row_away(self) -> None:
+        try:
+            async with asyncio.timeout(grace.GOODBYE_S):
+                await self._presence.gone()
+        except (DatabaseUnavailable, DatabaseError, TimeoutError) as error:
+            log.warning("parent.row_left", reason=first_line(error), did="left it: it expires by itself")
 
     # ---- signals
 

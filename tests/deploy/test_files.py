@@ -128,7 +128,8 @@ def test_metrics_that_scalers_and_the_operations_page_ask_for_exist() -> None:
 def test_the_pages_sum_of_the_grace_is_the_services() -> None:
     from supervisor import grace
 
-    numbers = [grace.HOOK_START_S, grace.KILL_AFTER_DRAIN_S, grace.SETTLE_S, grace.GOODBYE_S]
+    numbers = [grace.HOOK_START_S, grace.KILL_AFTER_DRAIN_S, grace.SETTLE_S, grace.END_S]
+    assert f"{sum(numbers):g} s longer" in EXAMPLE
     told = re.search(r"^grace >= (.*)$", OPERATIONS, re.MULTILINE)
     assert told
     assert [float(number) for number in re.findall(r"(?<!\w)\d+(?:\.\d+)?", told[1])] == numbers
