@@ -108,11 +108,12 @@ class Counts:
         self._jobs.flush()
         self._runs.flush()
         self._released.flush()
+        self._retries.flush()
 
     def flush_samples(self) -> None:
         """Write the rest: what may be lost with the process. A few times a second, and at the end."""
         for batched in (
-            self._waits, self._retries, self._wakes, self._acks, self._claims, self._claim_sizes, self._ack_sizes,
+            self._waits, self._wakes, self._acks, self._claims, self._claim_sizes, self._ack_sizes,
             self._trips,
         ):  # fmt: skip
             batched.flush()

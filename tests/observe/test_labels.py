@@ -37,9 +37,17 @@ def test_names_keys_errors_and_restarts_make_no_series(
         return one.metric("supervisor_restarts_total")
 
     # A little of everything first: what is new is new to the page, not to the names.
-    enqueue_many(conn, [NewJob("t.noop"), NewJob("o.unlike", {"text": "x"}), NewJob("t.fail", {"times": 1})])
     proc.kill(one.worker_pids()[0])
     wait_until(lambda: restarts() == 1, 10, "a worker was replaced")
+    one.wait_workers(2)
+    enqueue_many(conn, [NewJob("t.noop"), NewJob("o.unlike", {"text": "x"}), NewJob("t.fail", {"times": 1})])
+    for kind in ("t.noop", "o.unlike", "t.fail"):
+        for what in ("job_run_seconds", "job_wait_seconds"):
+            wait_until(
+                lambda name=f"supervisor_{what}_count", kind=kind: one.metric(name, kind=kind) > 0,  # type: ignore[misc]
+                10,
+                f"{what} of {kind} is shown",
+            )
     wait_until(lambda: one.metric("supervisor_queue_jobs", status="dead") >= 1, 20, "depths are shown")
     wait_until(lambda: one.metric("supervisor_table_bytes") > 0, 20, "tables are shown")
     before = one.get("/metrics")[1]
