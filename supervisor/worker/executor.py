@@ -13,13 +13,12 @@ that job's outcome. Each start and each end is on the scoreboard before anything
 which there is no thread or no memory is given back untouched, and nothing starts for a moment. Each run has
 context variables of its own: what a handler sets there, no other run and no part of the worker sees.
 
-Elsewhere: storing results (results.py); what a handler's Job can do (run.py); killing a worker whose
+Elsewhere: calling handlers (calls.py); storing results (results.py); what a handler's Job can do (run.py); killing a worker whose
 handler ignores its deadline (parent/deadlines.py).
 """
 
 import asyncio
 import contextvars
-import json
 import math
 import time
 from collections import deque
@@ -28,16 +27,17 @@ from typing import Any, Protocol
 
 from supervisor.clock import to_ns
 from supervisor.db.jobs import ClaimedJob
-from supervisor.errors import LeaseLost, UnknownKind
-from supervisor.handler import Handler, Job
-from supervisor.log import Repeats, bind, enabled, get_logger
+from supervisor.errors import UnknownKind
+from supervisor.handler import Handler
+from supervisor.log import Repeats, enabled, get_logger
 from supervisor.metrics import metrics
 from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
+from supervisor.worker.calls import Calls
 from supervisor.worker.counts import Counts
-from supervisor.worker.run import Run, RunServices, TransactionDesk
+from supervisor.worker.run import Run, TransactionDesk
 from supervisor.worker.threads import NoThread, Threads
-from supervisor.worker.tracing import NO_SPAN, Traces
+from supervisor.worker.tracing import Traces
 
 _LEASE_RECHECK_S = 0.05
 _FOR_EVER_S = 366 * 86400.0
@@ -88,10 +88,9 @@ class Executor:
         self._board = board
         self._counts = counts
         self._handlers = handlers
-        self._desk = desk
         self._sink = sink
         self._lease_until = lease_until
-        self._traces = traces or Traces()
+        self._calls = Calls(board, desk, traces or Traces())
         self._backlog: deque[Run] = deque()
         self._limited: Set[str] = frozenset()  # queues with a limit, as the last claim found them
         self.running: dict[int, Run] = {}
@@ -281,7 +280,7 @@ class Executor:
         timeout = job.timeout_s if job.timeout_s is not None else handler.timeout
         deadline = math.inf if timeout is None else run.started + timeout
         if handler.signature.job_parameter is not None:
-            run.context = self._context(run, None if timeout is None else deadline)
+            run.context = self._calls.context(run, None if timeout is None else deadline)
         self.running[job.id] = run
         self._moved_at = run.started
         self._board.start(run.entry, 0 if timeout is None else to_ns(deadline + handler.kill_after))
@@ -294,79 +293,17 @@ class Executor:
             run.task.add_done_callback(lambda _: self._never_ran(run))
         else:
             call = self._outside.copy().run
-            run.task = self._threads.submit(lambda _: self._returned(run), call, self._run_sync, run, handler)
+            run.task = self._threads.submit(lambda _: self._returned(run), call, self._calls.call_sync, run, handler)
         self._counts.started(run)
 
-    def _context(self, run: Run, deadline: float | None) -> Job:
-        """What the handler may know of this run; made only for handlers that ask for it."""
-        job = run.job
-        return Job(
-            id=job.id,
-            kind=job.kind,
-            queue=job.queue,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            crashes=job.crashes,
-            created_at=job.created_at,
-            run_at=job.run_at,
-            headers=json.loads(job.headers) if job.headers != "{}" else {},
-            deadline=deadline,
-            token=job.token,
-            services=RunServices(run, self._desk),
-        )
-
     async def _run_async(self, run: Run, handler: Handler[Any]) -> None:
-        span = NO_SPAN
-        try:
-            bind(run.log_fields)
-            span = self._traces.begin(run)
-            arguments = handler.bind(run.job.payload, run.context)
-            await handler.fn(**arguments)
-            outcome = Outcome.done()
-        except BaseException as error:
-            outcome = self._judge(run, error)
-            span.raised(error)
-        run.ended = time.monotonic()
-        run.outcome = outcome
-        self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
-        span.end(outcome)
+        await self._calls.call_async(run, handler)
         self._outside.copy().run(self._returned, run)  # which starts the next
 
     def _never_ran(self, run: Run) -> None:
-        """A task that is cancelled before its first step ends without having run a line of the above."""
         if run.outcome is None:
-            run.ended = time.monotonic()
-            run.outcome = outcome = self._judge(run, asyncio.CancelledError())
-            self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
+            self._calls.never_called(run)
             self._returned(run)
-
-    def _run_sync(self, run: Run, handler: Handler[Any]) -> None:
-        span = NO_SPAN
-        try:
-            bind(run.log_fields)
-            span = self._traces.begin(run)
-            arguments = handler.bind(run.job.payload, run.context)
-            handler.fn(**arguments)
-            outcome = Outcome.done()
-        except BaseException as error:
-            outcome = self._judge(run, error)
-            span.raised(error)
-        run.ended = time.monotonic()
-        run.outcome = outcome
-        # From this thread: the loop may be blocked, and a death before it wakes must not charge the job.
-        self._board.return_(run.entry, outcome.event, outcome.error, outcome.delay, outcome.reason)
-        span.end(outcome)
-
-    def _judge(self, run: Run, error: BaseException) -> Outcome:
-        if run.cut == "timeout":
-            timeout = run.job.timeout_s if run.job.timeout_s is not None else run.handler and run.handler.timeout
-            return Outcome.timed_out(timeout or 0.0)
-        if run.cut == "drain":
-            return Outcome("interrupted", "interrupted: told to stop before its worker left", reason="interrupted")
-        if isinstance(error, LeaseLost):
-            # Its transaction is undone. If only the session moved meanwhile, the job is still ours to put back.
-            return Outcome("interrupted", reason="lease_lost")
-        return Outcome.from_exception(error)
 
     def _returned(self, run: Run) -> None:
         if run.timer is not None:
