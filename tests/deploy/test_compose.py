@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +165,21 @@ def test_the_container_is_unhealthy_only_when_its_loop_does_not_turn(stack: Stac
     finally:
         stack.compose("up", "--detach", "--wait", "--no-deps", "db")
     wait_until(lambda: readiness() == 200, 30.0, "it is ready again")
+
+
+def test_an_image_derived_as_the_operations_page_says_has_its_handlers(stack: Stack, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    recipe = re.search(r"```dockerfile\n(.*?)```", page, re.DOTALL)
+    assert recipe
+    (tmp_path / "Dockerfile").write_text(recipe[1])
+    (tmp_path / "requirements.txt").write_text("iniconfig\n")
+    (tmp_path / "handlers").mkdir()
+    (tmp_path / "handlers" / "__init__.py").write_text("import iniconfig\n")
+    stack.docker("build", "--quiet", "--target", "runtime", "--tag", "pg-supervisor:runtime", ".", timeout_s=300)
+    stack.docker("build", "--quiet", "--tag", "pg-supervisor:derived", str(tmp_path), timeout_s=300)
+    look = "import handlers; from importlib.metadata import version; print(version('iniconfig'))"
+    found = stack.docker("run", "--rm", "--entrypoint", "python", "pg-supervisor:derived", "-c", look).strip()
+    assert f"iniconfig=={found}\n" in (ROOT / "constraints.txt").read_text()
 
 
 # -- stopped
