@@ -26,7 +26,7 @@ with living as materialized (
            and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0
                 or strpos(lower(j.payload::text), %(written)s::text) > 0) as fits
       from {schema}.job j
-     where j.id < coalesce(%(before)s::bigint, 9223372036854775807)
+     where j.id <= coalesce(%(before)s::bigint - 1, 9223372036854775807)
      order by j.id desc limit case when %(living)s::boolean then %(window)s::integer else 0 end),
 buried as materialized (
     select d.id, d.status, d.queue, d.kind, d.priority, d.attempts, d.max_attempts, d.crashes, d.run_at, d.created_at,
@@ -38,7 +38,7 @@ buried as materialized (
            and (%(says)s::text is null or strpos(lower(d.payload::text), %(says)s::text) > 0
                 or strpos(lower(d.payload::text), %(written)s::text) > 0) as fits
       from {schema}.dead_letter d
-     where d.id < coalesce(%(before)s::bigint, 9223372036854775807)
+     where d.id <= coalesce(%(before)s::bigint - 1, 9223372036854775807)
      order by d.id desc limit case when %(buried)s::boolean then %(window)s::integer else 0 end),
 done as materialized (
     select h.id, 'done', h.queue, h.kind, h.priority, h.attempts, h.max_attempts, h.crashes, h.run_at, h.created_at,
@@ -49,7 +49,7 @@ done as materialized (
            and (%(says)s::text is null or coalesce(strpos(lower(h.payload::text), %(says)s::text) > 0
                                                 or strpos(lower(h.payload::text), %(written)s::text) > 0, false)) as fits
       from {schema}.history h
-     where h.id < coalesce(%(before)s::bigint, 9223372036854775807)
+     where h.id <= coalesce(%(before)s::bigint - 1, 9223372036854775807)
      order by h.id desc limit case when %(done)s::boolean then %(window)s::integer else 0 end),
 edge as (
     select greatest((select case when count(*) = %(window)s::integer then min(id) end from living),
