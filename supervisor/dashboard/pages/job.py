@@ -38,6 +38,7 @@ async def page(viewer: Viewer, job_id: int) -> Page:
         },
         {
             "steps": story.steps,
+            "verdict": story.steps[-1].text if row["reason"] and story.steps else None,
             "bad": _BAD,
             "told": any(step.error for step in story.steps),
             "payload_shown": row["payload"] is not None,
