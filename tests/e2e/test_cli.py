@@ -284,6 +284,30 @@ def test_cancel_tells_a_running_job(cli: Cli, db: Database, service: Callable[..
     db.wait_for("select status from supervisor.jobs where id = %s", "cancelled", params=[job_id])
 
 
+def test_reschedule_moves_queued_jobs_and_names_the_others(
+    cli: Cli, db: Database, service: Callable[..., Service]
+) -> None:
+    first, second = (cli("enqueue", "t.effect", "--in", "1d", "--json").document["id"] for _ in range(2))
+    [dead] = bury(db, 1)
+
+    moved = cli("jobs", "reschedule", str(first), str(dead), "999", "--in", "2h", "--json")
+
+    assert moved.code == exits.FAILED
+    document = json.loads(moved.out)
+    assert (document["rescheduled"][0]["id"], document["missing"]) == (first, [dead, 999])
+    due = datetime.fromisoformat(document["rescheduled"][0]["run_at"])
+    assert timedelta(minutes=119) < due - datetime.now(UTC) < timedelta(minutes=121)
+    assert cli("jobs", "show", str(first), "--json").document["run_at"] == document["rescheduled"][0]["run_at"]
+    at = cli("jobs", "reschedule", str(first), "--at", "2031-02-03T04:05:06+00:00", "--json").document
+    assert at["rescheduled"][0]["run_at"] == "2031-02-03T04:05:06+00:00"
+    service(processes=1)
+    assert "is due" in cli("jobs", "reschedule", str(second)).out
+    db.wait_for("select count(*)::int from effects where job_id = %s", 1, params=[second])
+    cli("jobs", "reschedule", str(first), "--in", "1h", "--at", "2031-01-01").refused(exits.USAGE, "--in")
+    cli("jobs", "reschedule", str(first), "--in", "soon").refused(exits.USAGE, "--in")
+    cli("jobs", "reschedule", str(first), "--in", "9000d").refused(exits.USAGE, "ten years")
+
+
 # -- drain ------------------------------------------------------------------------------
 
 
