@@ -113,9 +113,11 @@ begin
     if p_limit > 0 then
         -- The lock before the look: whoever counts what runs waits for those that did not see the limit.
         perform pg_advisory_xact_lock_shared({schema}.claims_key());
-        select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is null) into v_set, v_capped
-          from {schema}.queue q
-         where q.name = any (p_queues) and (q.paused_at is not null or q.max_running is not null);
+        if exists (select from {schema}.queue) then  -- most have no settings at all, and need not look for each queue
+            select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is null) into v_set, v_capped
+              from {schema}.queue q
+             where q.name = any (p_queues) and (q.paused_at is not null or q.max_running is not null);
+        end if;
         if v_set is not null then
             select array_agg(case when l.queue <> all (v_set) or l.queue = any (v_capped) then l.queue end order by l.ord),
                    array_agg(case when l.queue = any (v_capped) then l.queue end order by l.ord)
