@@ -40,7 +40,8 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers.setdefault("cache-control", "no-store")
+                # Files are asked for again each time, but sent only when they have changed.
+                headers.setdefault("cache-control", "no-cache" if "/static/" in scope["path"] else "no-store")
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -113,6 +113,17 @@ def test_what_changes_is_taken_over_in_place(db: Database, dashboard: Start, bro
     browser.quiet()
 
 
+def test_what_a_reader_has_opened_stays_open(db: Database, dashboard: Start, browser: Browser) -> None:
+    [job_id] = enqueue(db, "t.noop", delay=3600)
+    page = dashboard()
+    browser.open(f"{page.address}/jobs/{job_id}")
+    browser.one("#move summary").click()
+    browser.script("document.activeElement.blur()")
+    db.execute("update supervisor.job set last_error = 'fresh news', errors = '[]' where id = %s", [job_id])
+    browser.wait_text("fresh news", "#timeline")
+    assert browser.one("#move").get_attribute("open") is not None
+
+
 def test_chosen_jobs_are_cancelled_together(db: Database, dashboard: Start, browser: Browser) -> None:
     ids = enqueue(db, "t.noop", count=5, delay=3600, queue="mail")
     page = dashboard()

@@ -11,6 +11,9 @@ const seconds = Number(document.body.dataset.refresh);
 const notice = document.getElementById("stale");
 let failures = 0;
 
+// Whether a <details> is open is the reader's, not the page's.
+const callbacks = { beforeAttributeUpdated: (name, node) => !(name === "open" && node.matches("details")) };
+
 function busy() {
   const active = document.activeElement;
   const typing = active && active.closest("[data-live]") && active.matches("input:not([type=checkbox]), select, textarea");
@@ -33,7 +36,7 @@ async function look() {
   }
   for (const part of document.querySelectorAll("[data-live]")) {
     const fresh = page.getElementById(part.id);
-    if (fresh) Idiomorph.morph(part, fresh, { morphStyle: "outerHTML", ignoreActiveValue: true });
+    if (fresh) Idiomorph.morph(part, fresh, { morphStyle: "outerHTML", ignoreActiveValue: true, callbacks });
   }
 }
 
