@@ -138,6 +138,20 @@ def low_water(conn: Conn, lane: Lane) -> tuple[bool, bool, Mark]:
     return row[3], row[4] is not None, Mark(row[1], row[2])
 
 
+def test_a_paused_queues_jobs_are_not_taken_for_ones_of_unknown_kinds(db: Database) -> None:
+    """They are due for long, but nobody who knows them was let near."""
+    conn = db.connect()
+    enqueue(conn, 1, queue="q")
+    enqueue(conn, 1, queue="other")
+    db.rows("select supervisor.pause_queue('q')")
+    moved = conn.execute(
+        "select moved from supervisor.put_back('{q,other}', '{0,0}', %s, '{0,0}', '{x}', -1, 60, 10)",
+        [quoted([Mark().at] * 2)],
+    ).fetchone()
+    assert moved == (1,)
+    assert db.rows("select queue from supervisor.job where unknown_since is null") == [("q",)]
+
+
 def test_running_jobs_of_a_paused_queue_end_as_ever(db: Database) -> None:
     worker = Holder(db)
     enqueue(worker.conn, 3, queue="q")

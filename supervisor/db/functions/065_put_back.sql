@@ -8,6 +8,8 @@
 --          jobs that have been due for so long: whoever knows the kind has had the time to take them.
 --          p_limit_s: those unknown for longer are left for a claim, which buries them. p_limit: the most rows
 --          looked at.
+-- Left     queues with settings: where jobs wait for a pause to end or for a place, that they are due for long
+--          does not show that nobody knows their kind.
 -- Returns  the number of jobs put back, and whether rows were left that were not looked at.
 -- Locks    the rows it moves; SKIP LOCKED.
 -- Index    job_lane from the mark on, then rows by ctid. The settings pin the plan, as in work.
@@ -35,6 +37,7 @@ begin
     moved := 0;
     for i in 1 .. coalesce(cardinality(p_queues), 0) loop
         exit when v_left <= 0;
+        continue when exists (select from {schema}.queue q where q.name = p_queues[i]);
         with ahead as materialized (
             select j.ctid as tid, j.kind from {schema}.job j
              where j.queue = p_queues[i] and j.priority = p_priorities[i] and j.lease is null
