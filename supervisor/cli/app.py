@@ -26,7 +26,7 @@ from supervisor.cli.jobs import list_, show
 from supervisor.cli.orders import cancel, retry
 from supervisor.cli.queues import list_ as list_queues
 from supervisor.cli.queues import pause, resume, set_, unset
-from supervisor.cli.relay import relay
+from supervisor.cli.relay import consume, relay
 from supervisor.cli.reschedule import reschedule
 from supervisor.cli.run import migrate, run
 from supervisor.cli.status import status
@@ -62,7 +62,9 @@ def _root(
     """Background jobs in PostgreSQL: they commit with your data, a supervisor runs them."""
 
 
-_commands: tuple[Callable[..., None], ...] = (run, migrate, enqueue, status, doctor, dashboard, relay, drain, demo)
+_commands: tuple[Callable[..., None], ...] = (
+    run, migrate, enqueue, status, doctor, dashboard, relay, consume, drain, demo,
+)  # fmt: skip
 for _command in _commands:
     app.command()(_command)
 _commands = (show, story, retry, cancel, reschedule)

@@ -27,6 +27,23 @@ def relay(
     _serve("relay", database_url=database_url, schema=schema, outbox_url=url, outbox_batch=batch)
 
 
+def consume(
+    url: BrokerUrl = None,
+    topics: Annotated[
+        str | None,
+        typer.Argument(metavar="TOPIC=KIND,...", help="Topics and the kinds of their jobs.", show_default=False),
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option("--name", help="Who consumes: those of one name share the events.  [default: pg-supervisor]"),
+    ] = None,
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+) -> None:
+    """Make a job of each event of these topics until SIGTERM. See docs/outbox.md."""
+    _serve("consume", database_url=database_url, schema=schema, consume_url=url, consume=topics, consumer=consumer)
+
+
 def _serve(role: str, **flags: Any) -> None:
     import uvloop
 

@@ -1,4 +1,4 @@
-"""The inbox's statements, on a connection that belongs to the caller.
+"""The inbox's statements: on a connection that belongs to the caller, and for the consume role.
 
 Always true: a caller's transaction is left as it was, as by enqueueing (enqueue.py).
 
@@ -7,13 +7,15 @@ Elsewhere: checks and promises (supervisor/inbox.py); the SQL functions (functio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from psycopg import AsyncCursor, Cursor
+from psycopg import AsyncConnection, AsyncCursor, Cursor
 from psycopg.rows import tuple_row
 
 from supervisor.db.enqueue import query_for, savepoint, savepoint_async, schema_errors
+from supervisor.db.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -40,3 +42,39 @@ async def noted_async(conn: AsyncConn, schema: str, consumer: str, event_id: str
             await cur.execute(query_for(_SEEN, schema), (consumer, event_id), prepare=False)
             row = await cur.fetchone()
         yield bool(row and row[0])
+
+
+class Parked(NamedTuple):
+    """An event that no job can be made of; headers is JSON text."""
+
+    topic: str
+    event_id: str
+    reason: str
+    body: bytes
+    headers: str
+
+
+async def receive(
+    conn: AsyncConnection,
+    schema: str,
+    *,
+    consumer: str,
+    events: Sequence[tuple[str, str]],
+    parked: Sequence[Parked] = (),
+) -> int:
+    """In *conn*'s transaction, a job for each of *events* (event id, job as an element of a bulk) that is new, and
+    a row for each of *parked* that is; how many jobs there are.
+    """
+    async with AsyncCursor(conn, row_factory=tuple_row) as cur:
+        fresh = 0
+        if events:
+            document = f"[{','.join(job for _, job in events)}]"
+            await cur.execute(statement("receive", schema), (consumer, [known_as for known_as, _ in events], document))
+            row = await cur.fetchone()
+            fresh = int(row[0]) if row else 0
+        for one in parked:
+            await cur.execute(
+                statement("park_received", schema),
+                (consumer, one.topic, one.event_id, one.reason, one.body, one.headers),
+            )
+        return fresh

@@ -29,13 +29,14 @@ from supervisor.outbox.event import Event
 
 GROUP: Final = "supervisor.brokers"
 
-_BUILT_IN: Final[dict[str, tuple[str, str, str]]] = {
+_PREFIXES: Final = ("ce-", "ce_", "cloudevents:", "cloudevents_")
+_BUILT_IN: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     # scheme: (module, extra, what is imported)
-    "nats": ("supervisor.outbox.brokers.nats", "nats", "nats"),
-    "tls": ("supervisor.outbox.brokers.nats", "nats", "nats"),
-    "amqp": ("supervisor.outbox.brokers.rabbitmq", "rabbitmq", "aio_pika"),
-    "amqps": ("supervisor.outbox.brokers.rabbitmq", "rabbitmq", "aio_pika"),
-    "kafka": ("supervisor.outbox.brokers.kafka", "kafka", "aiokafka"),
+    "nats": ("supervisor.outbox.brokers.nats", "nats", ("nats",)),
+    "tls": ("supervisor.outbox.brokers.nats", "nats", ("nats",)),
+    "amqp": ("supervisor.outbox.brokers.rabbitmq", "rabbitmq", ("aio_pika",)),
+    "amqps": ("supervisor.outbox.brokers.rabbitmq", "rabbitmq", ("aio_pika",)),
+    "kafka": ("supervisor.outbox.brokers.kafka", "kafka", ("aiokafka", "confluent_kafka")),
 }
 
 
@@ -167,6 +168,23 @@ class Driver(Protocol):
         """For consuming *topics* as *consumer*; those of one name share the events. Raises BrokerRefused."""
 
 
+def split_headers(given: Mapping[str, object]) -> tuple[dict[str, str], dict[str, str]]:
+    """The attributes of CloudEvents among a delivery's headers, however they are prefixed, and the others."""
+    attributes: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for name, value in given.items():
+        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        lowered = name.lower()
+        prefix = next((prefix for prefix in _PREFIXES if lowered.startswith(prefix)), None)
+        if prefix is not None:
+            attributes[lowered[len(prefix) :]] = text
+        elif lowered == "content-type":
+            attributes["datacontenttype"] = text
+        else:
+            others[name] = text
+    return attributes, others
+
+
 def find_driver(address: Address) -> Driver:
     """The driver of the address's scheme.
 
@@ -179,7 +197,7 @@ def find_driver(address: Address) -> Driver:
         try:
             return cast("Driver", import_module(module).DRIVER)
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != needed:
+            if (error.name or "").partition(".")[0] not in needed:
                 raise
             remedy = f'pip install "pg-supervisor[{extra}]"'
             raise BrokerRefused(address.setting, f"{scheme}:// needs a package that is not there: {remedy}") from None

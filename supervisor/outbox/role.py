@@ -25,6 +25,7 @@ from supervisor.db.link import DatabaseError, Link, first_line
 from supervisor.db.migrate import check_version
 from supervisor.errors import BrokerRefused, DatabaseUnavailable, SchemaMissing, SchemaTooNew
 from supervisor.log import Repeats, get_logger
+from supervisor.outbox.consume import Consumer
 from supervisor.outbox.driver import Address, find_driver
 from supervisor.outbox.relay import Relay
 from supervisor.settings import Settings
@@ -49,6 +50,25 @@ async def relay(settings: Settings, database_url: str, *, until: asyncio.Event |
     with stopping(until) as stop:
         await schema_ready(settings, database_url, stop)
         log.info("relay.starting", relay=made.lead.id, batch=settings.outbox_batch, lease_s=settings.outbox_lease_s)
+        return exits.OK if await made.run(stop) else exits.CUT
+
+
+def make_consumer(settings: Settings, database_url: str) -> Consumer:
+    """The consumer of these settings. Raises BrokerRefused when their broker cannot be used."""
+    if settings.consume_url is None:
+        raise BrokerRefused("SUPERVISOR_CONSUME_URL", "is not set: there is no broker to consume from")
+    address = Address.parse(settings.consume_url.get_secret_value(), "SUPERVISOR_CONSUME_URL")
+    topics = [topic for topic, _ in settings.consume]
+    subscriber = find_driver(address).subscriber(address, topics=topics, consumer=settings.consumer)
+    return Consumer(settings, database_url, subscriber)
+
+
+async def consume(settings: Settings, database_url: str, *, until: asyncio.Event | None = None) -> int:
+    """Consume until told to stop; the exit code. Raises BrokerRefused, SchemaMissing."""
+    made = make_consumer(settings, database_url)
+    with stopping(until) as stop:
+        await schema_ready(settings, database_url, stop)
+        log.info("consumer.starting", consumer=settings.consumer)
         return exits.OK if await made.run(stop) else exits.CUT
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers import Nats
+from tests.support.brokers import Broker, Kafka, Nats, Rabbit
 from tests.support.database import Database
 from tests.support.relay import Role
 
@@ -44,6 +44,30 @@ def nats(nats_server: Nats) -> Nats:
     """The session's server, running: a test that stopped it need not start it again."""
     nats_server.start()
     return nats_server
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(brokers_dir: Path) -> Iterator[Rabbit]:
+    made = Rabbit(brokers_dir)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_server(brokers_dir: Path) -> Iterator[Kafka]:
+    made = Kafka(brokers_dir)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["nats", "rabbit", "kafka"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Each of the brokers in turn, running."""
+    found: Broker = request.getfixturevalue(f"{request.param}_server")
+    found.start()
+    return found
 
 
 @pytest.fixture

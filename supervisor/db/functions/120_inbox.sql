@@ -38,13 +38,18 @@ begin
 end
 $fn$;
 
--- park_received: keep an event that no job can be made of, so that its broker can be rid of it.
+-- park_received: keep an event that no job can be made of, so that its broker can be rid of it; once, however often
+-- it is delivered.
 create or replace function {schema}.park_received(
     p_consumer text, p_topic text, p_event_id text, p_reason text, p_body bytea, p_headers jsonb
 ) returns void
-language sql as $fn$
-    insert into {schema}.inbox_parked (consumer, topic, event_id, reason, body, headers)
-    values (p_consumer, p_topic, p_event_id, p_reason, p_body, p_headers)
+language plpgsql as $fn$
+begin
+    if {schema}.first_seen(p_consumer, p_event_id) then
+        insert into {schema}.inbox_parked (consumer, topic, event_id, reason, body, headers)
+        values (p_consumer, p_topic, p_event_id, p_reason, p_body, p_headers);
+    end if;
+end
 $fn$;
 
 -- tidy_outbox: make and drop partitions of what was published, prune the inbox, forget relays long gone.

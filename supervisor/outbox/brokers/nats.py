@@ -16,21 +16,28 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
+from zlib import crc32
 
 import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig
 from nats.js.client import JetStreamContext
 
-from supervisor.outbox.driver import Address
+from supervisor.errors import BrokerRefused
+from supervisor.outbox.driver import Address, Delivery, split_headers
 from supervisor.outbox.event import BrokerDown, Event, EventRefused
 from supervisor.release import VERSION
 
 _SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+(\.[^\s.*>\x00-\x1f\x7f]+)*")
+_FILTER: Final = re.compile(r"([^\s.>\x00-\x1f\x7f]+\.)*([^\s.>\x00-\x1f\x7f]+|>)")
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+_ACK_WAIT_S: Final = 30.0
+_MOST_UNACKED: Final = 5000
 _PORT: Final = 4222
 _API_S: Final = 3.0
 _KNOWN_S: Final = 1.0
@@ -224,12 +231,99 @@ def words(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
+class NatsSubscriber:
+    """One durable pull consumer per topic, in the stream that takes it."""
+
+    def __init__(self, address: Address, topics: Sequence[str], consumer: str) -> None:
+        for topic in topics:
+            if not _FILTER.fullmatch(topic):
+                raise BrokerRefused("SUPERVISOR_CONSUME", f"{topic!r} is no subject")
+        self._connection = Connection(address, lambda: None)
+        self._topics = topics
+        self._consumer = consumer
+        self._subscriptions: list[JetStreamContext.PullSubscription] = []
+
+    async def connect(self) -> None:
+        """See Subscriber."""
+        await self._connection.connect()
+        try:
+            for topic in self._topics:
+                stream = await self._connection.js.find_stream_name_by_subject(topic)
+                durable = f"{_NO_NAME.sub('_', self._consumer)}-{_NO_NAME.sub('_', topic)}-{crc32(topic.encode()):08x}"
+                config = ConsumerConfig(ack_wait=_ACK_WAIT_S, max_ack_pending=_MOST_UNACKED)
+                self._subscriptions.append(
+                    await self._connection.js.pull_subscribe(topic, durable, stream=stream, config=config)
+                )
+        except nats.js.errors.NotFoundError as error:
+            await self.close()
+            raise self._connection.down(f"no stream takes the subject {topic!r}") from error
+        except _ERRORS as error:
+            await self.close()
+            raise self._connection.down(words(error)) from error
+
+    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+        """See Subscriber."""
+        self._connection.client  # noqa: B018 - raises when it is gone
+        each = max(1, limit // len(self._subscriptions))
+        found = await asyncio.gather(
+            *(_fetch(one, each, wait_s) for one in self._subscriptions), return_exceptions=True
+        )
+        deliveries: list[Delivery] = []
+        for batch in found:
+            if isinstance(batch, (*_ERRORS,)):
+                raise self._connection.down(words(batch)) from batch
+            if isinstance(batch, BaseException):
+                raise batch
+            deliveries += [_delivery(message) for message in batch]
+        return deliveries
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """See Subscriber."""
+        try:
+            for delivery in deliveries:
+                message: Any = delivery.handle
+                await message.ack()
+            await self._connection.client.flush(round(_API_S))
+        except _ERRORS as error:
+            raise self._connection.down(words(error)) from error
+
+    async def close(self) -> None:
+        """See Subscriber."""
+        self._subscriptions.clear()
+        await self._connection.close()
+
+
+async def _fetch(subscription: JetStreamContext.PullSubscription, limit: int, wait_s: float) -> list[Msg]:
+    try:
+        return await subscription.fetch(limit, timeout=wait_s)
+    except TimeoutError:  # nats.errors.TimeoutError is one
+        return []
+
+
+def _delivery(message: Msg) -> Delivery:
+    place = message.metadata
+    attributes, headers = split_headers(message.headers or {})
+    return Delivery(
+        topic=message.subject,
+        body=message.data,
+        attributes=attributes,
+        headers=headers,
+        handle=message,
+        key=attributes.get("partitionkey"),
+        event_id=attributes.get("id") or f"{place.stream}:{place.sequence.stream}",
+    )
+
+
 class NatsDriver:
     """See Driver."""
 
     def publisher(self, address: Address, *, source: str) -> NatsPublisher:
         """See Driver."""
         return NatsPublisher(address, source)
+
+    def subscriber(self, address: Address, *, topics: Sequence[str], consumer: str) -> NatsSubscriber:
+        """See Driver."""
+        return NatsSubscriber(address, topics, consumer)
 
 
 DRIVER: Final = NatsDriver()
