@@ -40,7 +40,7 @@ class Dashboard:
 
     def __init__(self, settings: Settings, database_url: str, *, guarded_elsewhere: bool = False) -> None:
         self.settings = settings
-        self.guard = Guard(settings, guarded_elsewhere=guarded_elsewhere)
+        self.guard = Guard(settings, database_url, guarded_elsewhere=guarded_elsewhere)
         self.viewer = Viewer(
             Desk(
                 database_url,

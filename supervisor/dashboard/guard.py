@@ -31,23 +31,15 @@ SESSION_S: Final = 12 * 3600
 class Guard:
     """Decides about requests, by the settings."""
 
-    def __init__(self, settings: Settings, *, guarded_elsewhere: bool) -> None:
+    def __init__(self, settings: Settings, database_url: str, *, guarded_elsewhere: bool) -> None:
         self._token = _word(settings.dashboard_token)
         self._user = settings.dashboard_user
         self._password = _word(settings.dashboard_password)
         self._hosts = {host.lower() for host in (*settings.dashboard_allowed_hosts, settings.dashboard_host)}
         self._elsewhere = guarded_elsewhere
-        self.key = hashlib.sha256(
-            "\0".join(
-                (
-                    "pg-supervisor dashboard",
-                    self._token or "",
-                    self._user or "",
-                    self._password or "",
-                    _address(settings),
-                )
-            ).encode()
-        ).digest()
+        # From what is secret here, so that every process that serves has the same, and a new start keeps it.
+        secrets = ("pg-supervisor dashboard", self._token or "", self._user or "", self._password or "", database_url)
+        self.key = hashlib.sha256("\0".join(secrets).encode()).digest()
 
     @property
     def open(self) -> bool:
@@ -127,7 +119,3 @@ def _same(given: str, right: str) -> bool:
 def _word(secret: object) -> str | None:
     value = getattr(secret, "get_secret_value", None)
     return str(value()) if value is not None else None
-
-
-def _address(settings: Settings) -> str:
-    return _word(settings.database_url) or ""

@@ -72,6 +72,7 @@ class Desk:
         self._connect_timeout_s = connect_timeout_s
         self._read_only = read_only
         self._idle: list[tuple[float, Connection]] = []
+        self._busy: set[Connection] = set()
         self._turn = asyncio.Semaphore(size)
         self._threads = ThreadPoolExecutor(max_workers=size, thread_name_prefix="desk")
         self._tidying: asyncio.TimerHandle | None = None
@@ -137,12 +138,14 @@ class Desk:
         with refusals(self.schema):
             conn = self._take()
             held.append(conn)
+            self._busy.add(conn)
             try:
                 with conn.transaction():
                     limit = f"{int(self._statement_timeout_s * 1000)}ms"
                     conn.execute(_BEGIN, (limit, limit, "on" if read_only else "off"))
                     return question(conn)
             finally:
+                self._busy.discard(conn)
                 if self._closed or conn.closed or conn.info.transaction_status != _IDLE:
                     conn.close()
                 else:
@@ -176,13 +179,15 @@ class Desk:
             self._tidying = asyncio.get_running_loop().call_later(_IDLE_S, self._tidy)
 
     async def close(self) -> None:
-        """Close every connection; a question under way ends by itself."""
+        """Close every connection; a question that is under way gets no answer."""
         self._closed = True
         if self._tidying is not None:
             self._tidying.cancel()
         idle, self._idle = self._idle, []
         for _, conn in idle:
             conn.close()
+        for conn in tuple(self._busy):
+            hang_up(conn)
         self._threads.shutdown(wait=False)
 
 

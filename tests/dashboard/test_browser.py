@@ -124,6 +124,17 @@ def test_what_a_reader_has_opened_stays_open(db: Database, dashboard: Start, bro
     assert browser.one("#move").get_attribute("open") is not None
 
 
+def test_an_open_page_leads_to_the_login_when_its_session_ends(dashboard: Start, browser: Browser) -> None:
+    page = dashboard(dashboard_token="a token of many letters")
+    browser.open(page.address)
+    browser.one("input[name=token]").send_keys("a token of many letters", Keys.ENTER)
+    browser.one("#totals")
+    browser.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    browser.one("input[name=token]", 15)
+    assert browser.driver.current_url == f"{page.address}/login?to=%2F"
+    browser.quiet()
+
+
 def test_chosen_jobs_are_cancelled_together(db: Database, dashboard: Start, browser: Browser) -> None:
     ids = enqueue(db, "t.noop", count=5, delay=3600, queue="mail")
     page = dashboard()

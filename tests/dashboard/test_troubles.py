@@ -62,6 +62,19 @@ def test_a_frozen_database_ends_in_a_page_not_in_a_wait(db: Database, dashboard:
         wait_until(lambda: page.get("/jobs").status_code == 200, 20, "it works again")
 
 
+def test_it_stops_while_the_database_is_silent(db: Database) -> None:
+    """A platform that stops it does not wait for a server that does not answer."""
+    with Proxy(db.conninfo) as proxy, ThreadPoolExecutor(4) as pool:
+        with Dashboard(db, env={"SUPERVISOR_DATABASE_URL": proxy.conninfo}) as page:
+            assert page.get("/jobs").status_code == 200
+            proxy.freeze()
+            asked = [pool.submit(httpx.get, f"{page.address}/jobs", timeout=30) for _ in range(4)]
+            wait_until(lambda: sum(one.running() for one in asked) == 4, 5, "four wait for an answer")
+            began = time.monotonic()
+        assert time.monotonic() - began < 8
+        proxy.thaw()
+
+
 def test_a_lock_in_the_way_ends_in_a_page(db: Database, dashboard: Start) -> None:
     [job_id] = enqueue(db, "t.noop", delay=3600)
     page = dashboard()

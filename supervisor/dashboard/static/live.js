@@ -24,7 +24,8 @@ function busy() {
 }
 
 async function look() {
-  const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
+  const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "manual" });
+  if (answer.type === "opaqueredirect") location.reload(); // the session has ended: to the login page
   if (!answer.ok && answer.status !== 503) throw new Error(answer.status);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (busy()) return;
