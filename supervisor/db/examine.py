@@ -30,6 +30,9 @@ from supervisor.errors import DatabaseUnavailable
 LOCK_WAIT_MS: Final = 1000
 HEAR_S: Final = 3.0
 _CLOCK_TRIES: Final = 5
+_LEAST_SAMPLE: Final = 20
+_MOST_SAMPLED: Final = 200_000
+"""Rows of all lanes together, as far as the least sample allows."""
 _BEGIN: Final = (
     "select set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true), "
     "set_config('enable_seqscan', %s, true), set_config('enable_bitmapscan', %s, true), "
@@ -172,6 +175,7 @@ class Asker:
 
     async def stray_leases(self, *, late_s: float, limit: int) -> tuple[int, list[int]]:
         """Jobs that no living session holds though they are leased: how many, some ids."""
+        limit = await self._per_lane(limit)
         [[count, ids]] = await self._rows("doctor_leases", plans=True, late_s=late_s, limit=limit)
         return count, ids
 
@@ -181,7 +185,8 @@ class Asker:
 
     async def kinds(self, *, limit: int) -> list[tuple[str, int, int]]:
         """Kinds that wait, of a sample: kind, how many, how many were put back as unknown."""
-        return [(row[0], row[1], row[2]) for row in await self._rows("doctor_kinds", plans=True, limit=limit)]
+        rows = await self._rows("doctor_kinds", plans=True, limit=await self._per_lane(limit))
+        return [(row[0], row[1], row[2]) for row in rows]
 
     async def ids(self) -> list[tuple[str, float | None, str, bool]]:
         """Each sequence: name, share given out, type, whether it begins anew."""
@@ -203,6 +208,11 @@ class Asker:
             if row is not None and took / 2 < best.bound_s:
                 best = Skew(float(row[0]) - (before + took / 2), took / 2)
         return best
+
+    async def _per_lane(self, limit: int) -> int:
+        """*limit*, or less where there are many lanes."""
+        [[lanes]] = await self._rows("health_lanes")
+        return max(_LEAST_SAMPLE, min(limit, _MOST_SAMPLED // max(1, lanes)))
 
     @asynccontextmanager
     async def _asking(self, *, plans: bool = False) -> AsyncIterator[None]:

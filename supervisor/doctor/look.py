@@ -25,7 +25,7 @@ class Limits:
         long_s, very_long_s: a transaction that holds back vacuum is a warning, a problem.
         late_s: how long after its time something should have been cleared away by a supervisor.
         waited_s: a due job that waits for longer while nobody runs jobs is a problem.
-        sample: rows looked at per lane. dead_rows, dead_share: dead rows of a table that has not been vacuumed
+        sample: the most rows looked at per lane. dead_rows, dead_share: dead rows of a table that has not been vacuumed
             for vacuum_s. bloat_bytes, bloat_share: of an index. slot_bytes: of log that a slot keeps.
         skew_s: between this host's clock and the server's.
     """
