@@ -488,7 +488,7 @@ def test_version_completion_and_typing_errors(bare: Cli) -> None:
     script = bare("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "_SUPERVISOR_COMPLETE" in script.out
     words = bare(_SUPERVISOR_COMPLETE="complete_bash", COMP_WORDS="supervisor jobs ", COMP_CWORD="2").out.split()
-    assert words == ["list", "show", "retry", "cancel"]
+    assert words == ["list", "show", "story", "retry", "cancel", "reschedule"]
     bare("nosuch").refused(exits.USAGE, "nosuch", "--help")
     bare("jobs", "list", "--status", "alive").refused(exits.USAGE, "--status")
     bare("run", "--processes", "0").refused(exits.CONFIG, "SUPERVISOR_PROCESSES", "0")
