@@ -86,6 +86,11 @@ def serve(settings: Settings, *, migrate_first: bool = False) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # handlers lie beside the user, not beside the command
 
+    if settings.outbox_url is not None or settings.consume_url is not None:
+        from supervisor.outbox.role import check_brokers
+
+        check_brokers(settings)
+
     async def parent(url: str) -> int:
         return await Parent(settings, url).run()
 

@@ -53,6 +53,8 @@ _CONNECT_S: Final = 10.0
 _BACKOFF_S: Final = (0.1, 5.0)
 _HELD_EVERY_S: Final = 5.0
 _MOST_ERROR: Final = 500
+_DRAIN_SHARE: Final = 0.8
+"""Of the drain's time, for what is on its way; the rest is for giving the parts back."""
 
 log = get_logger("relay")
 
@@ -157,10 +159,11 @@ class Relay:
     async def _leave(self) -> bool:
         """Send nothing more, wait for what is on its way, give the parts back."""
         self._stopping = self.lead.leaving = True
-        deadline = time.monotonic() + self._settings.drain_timeout_s
+        patience = self._settings.drain_timeout_s * _DRAIN_SHARE
+        deadline = time.monotonic() + patience
         whole = True
         try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + self._settings.drain_timeout_s):
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + patience):
                 while self._flying:
                     await asyncio.wait(self._flying, return_when=asyncio.FIRST_COMPLETED)
                 await self._idle_writer.wait()

@@ -26,7 +26,7 @@ from supervisor.db.migrate import check_version
 from supervisor.errors import BrokerRefused, DatabaseUnavailable, SchemaMissing, SchemaTooNew
 from supervisor.log import Repeats, get_logger
 from supervisor.outbox.consume import Consumer
-from supervisor.outbox.driver import Address, find_driver
+from supervisor.outbox.driver import Address, Publisher, Subscriber, find_driver
 from supervisor.outbox.relay import Relay
 from supervisor.settings import Settings
 
@@ -35,37 +35,44 @@ _MISSING: Final = ("42P01", "42703", "3F000")
 log = get_logger("relay")
 
 
-def make_relay(settings: Settings, database_url: str) -> Relay:
-    """The relay of these settings. Raises BrokerRefused when their broker cannot be used."""
+def make_publisher(settings: Settings) -> tuple[Publisher, str]:
+    """The publisher to the broker of these settings, and its address to show. Raises BrokerRefused."""
     if settings.outbox_url is None:
         raise BrokerRefused("SUPERVISOR_OUTBOX_URL", "is not set: there is no broker to relay to")
     address = Address.parse(settings.outbox_url.get_secret_value(), "SUPERVISOR_OUTBOX_URL")
-    publisher = find_driver(address).publisher(address, source=settings.outbox_source)
-    return Relay(settings, database_url, publisher, broker=address.shown)
+    return find_driver(address).publisher(address, source=settings.outbox_source), address.shown
+
+
+def check_brokers(settings: Settings) -> None:
+    """See that the brokers of *settings* can be used, before a service starts. Raises BrokerRefused."""
+    if settings.outbox_url is not None:
+        make_publisher(settings)
+    if settings.consume_url is not None:
+        make_subscriber(settings)
 
 
 async def relay(settings: Settings, database_url: str, *, until: asyncio.Event | None = None) -> int:
     """Relay until told to stop; the exit code. Raises BrokerRefused, SchemaMissing."""
-    made = make_relay(settings, database_url)
+    publisher, shown = make_publisher(settings)
+    made = Relay(settings, database_url, publisher, broker=shown)
     with stopping(until) as stop:
         await schema_ready(settings, database_url, stop)
         log.info("relay.starting", relay=made.lead.id, batch=settings.outbox_batch, lease_s=settings.outbox_lease_s)
         return exits.OK if await made.run(stop) else exits.CUT
 
 
-def make_consumer(settings: Settings, database_url: str) -> Consumer:
-    """The consumer of these settings. Raises BrokerRefused when their broker cannot be used."""
+def make_subscriber(settings: Settings) -> Subscriber:
+    """The subscriber to the broker of these settings. Raises BrokerRefused."""
     if settings.consume_url is None:
         raise BrokerRefused("SUPERVISOR_CONSUME_URL", "is not set: there is no broker to consume from")
     address = Address.parse(settings.consume_url.get_secret_value(), "SUPERVISOR_CONSUME_URL")
     topics = [topic for topic, _ in settings.consume]
-    subscriber = find_driver(address).subscriber(address, topics=topics, consumer=settings.consumer)
-    return Consumer(settings, database_url, subscriber)
+    return find_driver(address).subscriber(address, topics=topics, consumer=settings.consumer)
 
 
 async def consume(settings: Settings, database_url: str, *, until: asyncio.Event | None = None) -> int:
     """Consume until told to stop; the exit code. Raises BrokerRefused, SchemaMissing."""
-    made = make_consumer(settings, database_url)
+    made = Consumer(settings, database_url, make_subscriber(settings))
     with stopping(until) as stop:
         await schema_ready(settings, database_url, stop)
         log.info("consumer.starting", consumer=settings.consumer)

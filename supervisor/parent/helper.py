@@ -1,14 +1,15 @@
-"""The dashboard's process, beside the workers: started, started again, stopped.
+"""A process beside the workers (the dashboard, a relay, a consumer): started, started again, stopped.
 
-    start --> serves --> exits --restart(code), as for a worker--> start again, within the budget or later
+    start --> works  --> exits --restart(code), as for a worker--> start again, within the budget or later
                            '-- it cannot start as it is set (78) --> said once, and left
 
-It is a program of its own (`python -m supervisor.dashboard`), not a fork: nothing of it is loaded here, nor anything
-of the handlers there. It is handed its settings on its standard input, whose end tells it that this parent is gone.
+It is a program of its own (`python -m supervisor.dashboard`, `python -m supervisor.outbox relay`), not a fork: nothing
+of it is loaded here, nor anything of the handlers there. It is handed its settings on its standard input, whose end
+tells it that this parent is gone.
 
 Always true: whatever becomes of it, the workers go on; it holds no lease and no job.
 
-Elsewhere: what it serves (dashboard/serve.py); the table of restarts (states.py).
+Elsewhere: what it does (dashboard/serve.py, outbox/role.py); the table of restarts (states.py).
 """
 
 import asyncio
@@ -34,10 +35,26 @@ log = get_logger("parent")
 
 
 class Helper:
-    """One child that serves the dashboard."""
+    """One such child.
 
-    def __init__(self, settings: Settings, database_url: str) -> None:
-        self._settings = settings
+    Args:
+        what: its name in the log.
+        program: the module that is run, and its arguments.
+        stop_s: how long it may take to stop when it is asked to.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database_url: str,
+        *,
+        what: str = "dashboard",
+        program: tuple[str, ...] = ("supervisor.dashboard",),
+        stop_s: float = _STOP_S,
+    ) -> None:
+        self._what = what
+        self._program = program
+        self._stop_s = stop_s
         handed = pickle.dumps((settings, database_url))
         self._handed = len(handed).to_bytes(_LENGTH, "big") + handed
         self._budget = RestartBudget(settings)
@@ -64,10 +81,11 @@ class Helper:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(_STOP_S):
+            async with asyncio.timeout(self._stop_s):
                 await process.wait()
         except TimeoutError:
-            log.warning("dashboard.killed", pid=process.pid, reason=f"still there {_STOP_S:g} s after SIGTERM")
+            reason = f"still there {self._stop_s:g} s after SIGTERM"
+            log.warning(f"{self._what}.killed", pid=process.pid, reason=reason)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -77,7 +95,7 @@ class Helper:
             try:
                 self._process = await self._spawn()
             except OSError as error:
-                log.error("dashboard.spawn_failed", reason=str(error))
+                log.error(f"{self._what}.spawn_failed", reason=str(error))
                 await asyncio.sleep(_SPAWN_RETRY_S)
                 continue
             born = time.monotonic()
@@ -86,7 +104,7 @@ class Helper:
             what = restart(code, None)
             if what is Restart.STOP_SERVICE:
                 log.error(
-                    "dashboard.given_up",
+                    f"{self._what}.given_up",
                     code=code,
                     reason="it cannot start as it is set; its own line above says why",
                     did="left it; the workers go on",
@@ -94,7 +112,7 @@ class Helper:
                 return
             delay = self._budget.delay() if what is Restart.WITHIN_BUDGET else _SPAWN_RETRY_S
             log.warning(
-                "dashboard.exited",
+                f"{self._what}.exited",
                 code=code,
                 lived_s=round(time.monotonic() - born, 1),
                 restart_in_s=round(delay, 2),
@@ -105,7 +123,7 @@ class Helper:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "supervisor.dashboard",
+            *self._program,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             # It is to find what this interpreter finds.
@@ -116,5 +134,5 @@ class Helper:
         process.stdin.write(self._handed)
         with contextlib.suppress(ConnectionError):
             await process.stdin.drain()
-        log.info("dashboard.started", pid=process.pid)
+        log.info(f"{self._what}.started", pid=process.pid)
         return process
