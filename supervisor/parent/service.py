@@ -190,6 +190,18 @@ class Parent:
         )
         self._showing = Showing(self._look_link, settings, guard=self._guard, fleet=self._fleet, clock=self._clock)
         self._helper = Helper(settings, database_url) if settings.dashboard_port is not None else None
+        wanted = (("relay", settings.outbox_url), ("consume", settings.consume_url))
+        self._roles = [
+            Helper(
+                settings,
+                database_url,
+                what=role,
+                program=("supervisor.outbox", role),
+                stop_s=max(_LEAST_PATIENCE_S, settings.drain_timeout_s),
+            )
+            for role, url in wanted
+            if url is not None
+        ]
         self._floods = Floods(look=lambda: self._waker.wake(Wake(), "flood"), on_change=self._presence.beat_now)
 
     # ---- the whole life
@@ -217,6 +229,8 @@ class Parent:
                 self._start_parts()
                 if not self._drain_wanted.is_set():  # told to drain while the database was away
                     self._fleet.start()
+                    for role in self._roles:
+                        role.start()
                     await self._until_ready_or_exit(started)
                 await self._drain_wanted.wait()
                 await self._drain()
@@ -288,7 +302,9 @@ class Parent:
     async def _drain(self) -> None:
         self._say_state(ServiceState.DRAINING)
         started = time.monotonic()
-        await self._fleet.drain(lambda: self._drain_deadline, "drain")
+        await asyncio.gather(
+            self._fleet.drain(lambda: self._drain_deadline, "drain"), *(role.stop() for role in self._roles)
+        )
         await self._settled()
         self._runfile.write(state="drained", name=self._settings.name)
         self._presence.beat_now()
@@ -320,7 +336,9 @@ class Parent:
 
     async def _say_goodbye(self) -> None:
         """What is nice to have done at the end, all at once and within a limit: the platform's patience is short."""
-        last = [self._helper.stop()] if self._helper is not None else []
+        last = [role.stop() for role in self._roles]  # where it never came to a drain
+        if self._helper is not None:
+            last.append(self._helper.stop())
         if self._presence.written:
             last += [self._take_row_away(), self._watch.finish()]
         await asyncio.gather(*last)
@@ -462,7 +480,11 @@ class Parent:
             if ready and any(child.hungry for child in ready):
                 self._presence.idle()
             self._fleet.recycle()
-            others = (self._fleet.fork_server_pid, self._helper.pid if self._helper else None)
+            others = (
+                self._fleet.fork_server_pid,
+                self._helper.pid if self._helper else None,
+                *(role.pid for role in self._roles),
+            )
             reap_strangers({child.pid for child in self._fleet.living()} | {pid for pid in others if pid})
             missing = dropped_lines() - self._dropped
             if missing:
