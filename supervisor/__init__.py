@@ -1,6 +1,6 @@
 """Background jobs in PostgreSQL: jobs commit with your data, a supervisor runs them.
 
-The public names. Declaring:  handler, Handler, Job, Backoff; a handler raises Retry, Snooze or Cancel.
+The public names. Declaring:  handler, Handler, Job, Backoff, Cron; a handler raises Retry, Snooze or Cancel.
 Enqueueing:  enqueue, enqueue_many, NewJob, Enqueued, or a handler's own `.enqueue`.
 Events:  publish, publish_many, NewEvent, Published; at the other end inbox.
 
@@ -33,6 +33,7 @@ _refuse_namesake()
 from supervisor import errors  # noqa: E402
 from supervisor.backoff import Backoff  # noqa: E402
 from supervisor.client import Enqueued, NewJob, enqueue, enqueue_many  # noqa: E402
+from supervisor.cron import Cron  # noqa: E402
 from supervisor.handler import Handler, Job, handler  # noqa: E402
 from supervisor.inbox import inbox  # noqa: E402
 from supervisor.outcome import Cancel, Retry, Snooze  # noqa: E402
@@ -42,6 +43,7 @@ from supervisor.release import VERSION as __version__  # noqa: E402
 __all__ = [
     "Backoff",
     "Cancel",
+    "Cron",
     "Enqueued",
     "Handler",
     "Job",

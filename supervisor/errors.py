@@ -6,7 +6,7 @@ secret, since errors travel to logs, to the database and to screens.
 
     SupervisorError
       InvalidJob, InvalidEvent, InvalidQueue,
-      InvalidHandler                    the program's input: nothing was sent, nothing is broken
+      InvalidSchedule, InvalidHandler   the program's input: nothing was sent, nothing is broken
       UniqueConflict                    the answer of the database to on_conflict="raise"
       UnknownKind, PayloadInvalid       a job this worker cannot run
       IllegalMove, LeaseLost            a write that must not happen
@@ -67,6 +67,23 @@ class InvalidQueue(SupervisorError, ValueError):
 
     def __str__(self) -> str:
         return f"queue settings refused: {self.field}: {self.reason}"
+
+
+class InvalidSchedule(SupervisorError, ValueError):
+    """A cron entry, or an order for one, was refused before any statement was sent.
+
+    Attributes:
+        field: What was refused: cron, tz, missed, payload, name, by.
+        reason: Why.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"schedule refused: {self.field}: {self.reason}"
 
 
 class InvalidHandler(SupervisorError, ValueError):

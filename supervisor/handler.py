@@ -6,6 +6,9 @@
     await send_welcome.enqueue(conn, user_id=7)
     await send_welcome.at(in_=3600, unique_key="welcome:7").enqueue(conn, user_id=7)
 
+    @handler("report.daily", cron="0 3 * * *", tz="Europe/Paris")
+    async def report_daily() -> None: ...
+
 The decorator reads the parameters (signature.py), registers the handler under
 its kind and aliases, and gives it the ways to enqueue. Calling a handler calls
 the function, so that a unit test needs nothing else.
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import (
@@ -30,6 +33,7 @@ from typing import (
     Concatenate,
     Final,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     Unpack,
@@ -39,7 +43,8 @@ from typing import (
 
 from supervisor.backoff import Backoff, BackoffFunction
 from supervisor.context import Job, JobTransaction, RunServices
-from supervisor.errors import InvalidHandler, InvalidJob
+from supervisor.cron import Cron, Entry, check_missed
+from supervisor.errors import InvalidHandler, InvalidJob, InvalidSchedule
 from supervisor.newjob import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_CRASHES,
@@ -55,30 +60,32 @@ from supervisor.newjob import (
     check_seconds,
     job_options,
 )
-from supervisor.payload import JsonText, check_key, check_name
+from supervisor.payload import JsonText, check_key, check_name, check_text
 from supervisor.signature import read
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from supervisor.db.enqueue import AsyncConn, SyncConn
+    from supervisor.adapters.protocols import AsyncUserConn, UserConn
 
 __all__ = ["Handler", "Job", "JobTransaction", "RunServices", "handler", "install_enqueuer", "registry"]
 
 P = ParamSpec("P")
 
 _MAX_KILL_AFTER_S: Final = 3600.0
+_MAX_ENTRIES: Final = 100
+_MAX_ENTRY_BYTES: Final = 16 * 1024  # of payload: it is read with each look at the schedule
 
 
 class Enqueuer(Protocol):
     """What client.py offers to handlers: send jobs that are already checked."""
 
     def one(
-        self, conn: SyncConn | AsyncConn, job: NewJob, on_conflict: str | None, schema: str | None
+        self, conn: UserConn | AsyncUserConn, job: NewJob, on_conflict: str | None, schema: str | None
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]: ...
 
     def many(
-        self, conn: SyncConn | AsyncConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
+        self, conn: UserConn | AsyncUserConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]: ...
 
 
@@ -109,11 +116,11 @@ class BoundHandler(Generic[P]):
         return BoundHandler(self._owner, cast("EnqueueOptions", {**self._options, **options}))
 
     @overload
-    def enqueue(self, conn: SyncConn, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+    def enqueue(self, conn: UserConn, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
     @overload
-    def enqueue(self, conn: AsyncConn, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Enqueued]: ...
+    def enqueue(self, conn: AsyncUserConn, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Enqueued]: ...
     def enqueue(
-        self, conn: SyncConn | AsyncConn, /, *args: P.args, **kwargs: P.kwargs
+        self, conn: UserConn | AsyncUserConn, /, *args: P.args, **kwargs: P.kwargs
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
         """Add one job with these arguments, in the transaction *conn* is in; await it on an async connection.
 
@@ -125,13 +132,13 @@ class BoundHandler(Generic[P]):
         return _sender().one(conn, job, self._options.get("on_conflict"), self._options.get("schema"))
 
     @overload
-    def enqueue_many(self, conn: SyncConn, payloads: Iterable[Mapping[str, object]], /) -> list[Enqueued]: ...
+    def enqueue_many(self, conn: UserConn, payloads: Iterable[Mapping[str, object]], /) -> list[Enqueued]: ...
     @overload
     def enqueue_many(
-        self, conn: AsyncConn, payloads: Iterable[Mapping[str, object]], /
+        self, conn: AsyncUserConn, payloads: Iterable[Mapping[str, object]], /
     ) -> Coroutine[Any, Any, list[Enqueued]]: ...
     def enqueue_many(
-        self, conn: SyncConn | AsyncConn, payloads: Iterable[Mapping[str, object]], /
+        self, conn: UserConn | AsyncUserConn, payloads: Iterable[Mapping[str, object]], /
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         """Add one job per mapping of arguments; answers in their order. As `enqueue`, all or none."""
         jobs = [self.from_payload(payload) for payload in payloads]
@@ -170,6 +177,7 @@ class Handler(BoundHandler[P]):
         backoff: A Backoff, a function of the attempt, or None for the service's own.
         model: The pydantic model of its payload.
         module: Where it was declared.
+        entries: Its cron entries.
     """
 
     def __init__(
@@ -186,6 +194,7 @@ class Handler(BoundHandler[P]):
         backoff: Backoff | BackoffFunction | None,
         aliases: Iterable[str],
         unique_key: str | None,
+        cron: Sequence[Cron],
     ) -> None:
         super().__init__(self, EnqueueOptions())
         self.fn = fn
@@ -210,6 +219,33 @@ class Handler(BoundHandler[P]):
             raise InvalidHandler(kind, f"backoff must be a Backoff or a function, not {type(backoff).__name__}")
         self.backoff = backoff
         self.signature = read(kind, fn)
+        self.entries = self._entries(cron)
+
+    def _entries(self, cron: Sequence[Cron]) -> tuple[Entry, ...]:
+        """*cron* as stored: names and payloads are checked against this handler."""
+        if len(cron) > _MAX_ENTRIES:
+            raise InvalidHandler(self.kind, f"cron: has {len(cron)} entries, the limit is {_MAX_ENTRIES}")
+        made: dict[str, Entry] = {}
+        for one in cron:
+            try:
+                if one.name is None and len(cron) > 1:
+                    raise InvalidSchedule("name", "each of several entries needs one: Cron(..., name=...)")
+                name = self.kind if one.name is None else f"{self.kind}:{check_name('name', one.name, 100)}"
+                if name in made:
+                    raise InvalidSchedule("name", f"two entries are called {one.name!r}")
+                payload = self.signature.encode(one.payload or {})
+                check_text("payload", payload, max_bytes=_MAX_ENTRY_BYTES)
+            except InvalidSchedule as error:
+                raise InvalidHandler(self.kind, f"{error.field}: {error.reason}") from None
+            except InvalidJob as error:
+                raise InvalidHandler(
+                    self.kind, f"cron entry {one.expression!r}: {error.field}: {error.reason}"
+                ) from None
+            made[name] = Entry(
+                name, self.kind, one.expression, one.tz, check_missed(one.missed), payload,
+                self.queue, self.priority, self.max_attempts, self.max_crashes, self.unique_key,
+            )  # fmt: skip
+        return tuple(made.values())
 
     @property
     def model(self) -> type[BaseModel]:
@@ -260,6 +296,10 @@ def handler(
     backoff: Backoff | BackoffFunction | None = None,
     aliases: Iterable[str] = (),
     unique_key: str | None = None,
+    cron: str | Cron | Sequence[Cron] | None = None,
+    tz: str | None = None,
+    missed: Literal["skip", "once"] | int | None = None,
+    payload: Mapping[str, Any] | None = None,
 ) -> HandlerDecorator:
     """Declare a function, `def` or `async def` with typed parameters, as the handler of *kind*.
 
@@ -279,12 +319,19 @@ def handler(
         aliases: Former kinds; stored jobs under them run here too.
         unique_key: A fixed key for all its jobs: at most one is queued or running. Keys that depend on
             arguments are given by `.at(unique_key=...)`.
+        cron: When a job of it is added by itself: an expression of five fields, or six with a second before
+            them; a Cron, or several with names. One job per tick, whatever the number of supervisors.
+        tz: The time zone of that expression, UTC unless given.
+        missed: What becomes of its ticks that nobody fired in time: "skip", "once" (the default), or how
+            many of the newest are fired at most, up to 1,000.
+        payload: The arguments of its jobs.
 
     Raises:
         InvalidHandler: the function or an option cannot be used, or another function has the kind.
     """
     if callable(kind):
         raise InvalidHandler(getattr(kind, "__name__", "?"), 'give it a name: @handler("some.kind")')
+    entries = _cron(kind, cron, {"tz": tz, "missed": missed, "payload": payload})
 
     def declare(fn: Callable[..., Any]) -> Handler[Any]:
         if not (inspect.isfunction(fn) or inspect.ismethod(fn)):
@@ -303,6 +350,7 @@ def handler(
             backoff=backoff,
             aliases=aliases,
             unique_key=unique_key,
+            cron=entries,
         )
         _register(made)
         return made
@@ -310,8 +358,29 @@ def handler(
     return declare
 
 
+def _cron(kind: str, cron: object, options: Mapping[str, Any]) -> tuple[Cron, ...]:
+    """What was given as cron, with the options beside it."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if cron is None or not isinstance(cron, str):
+        found = (cron,) if isinstance(cron, Cron) else () if cron is None else cron
+        if given:
+            where = "cron is missing" if cron is None else "give them in each Cron(...)"
+            raise InvalidHandler(kind, f"{', '.join(given)}: {where}")
+        if not isinstance(found, Sequence) or not all(isinstance(one, Cron) for one in found):
+            raise InvalidHandler(kind, "cron: must be an expression, a Cron, or a list of them")
+        return tuple(found)
+    try:
+        return (Cron(cron, **given),)
+    except InvalidSchedule as error:
+        raise InvalidHandler(kind, f"{error.field}: {error.reason}") from None
+
+
 def _register(new: Handler[Any]) -> None:
     names = (new.kind, *new.aliases)
+    entries = {entry.name for entry in new.entries}
+    for other in {*_registry.values()}:
+        if not _same_function(other, new) and (taken := entries & {entry.name for entry in other.entries}):
+            raise InvalidHandler(new.kind, f"cron entry {taken.pop()!r} has the name of one of {other.place}")
     for name in names:
         old = _registry.get(name)
         if old is not None and not _same_function(old, new):
