@@ -16,6 +16,7 @@ import typer
 from typer.exceptions import TyperException
 
 from supervisor import exits
+from supervisor.cli import outbox as outbox_commands
 from supervisor.cli.dashboard import dashboard
 from supervisor.cli.demo import demo
 from supervisor.cli.doctor import doctor
@@ -72,6 +73,13 @@ jobs.command("list")(list_)
 for _command in _commands:
     jobs.command()(_command)
 app.add_typer(jobs)
+outbox = typer.Typer(
+    name="outbox", no_args_is_help=True, help="Look at events to be published; replay or drop parked ones."
+)
+outbox.command("list")(outbox_commands.list_)
+for _command in (outbox_commands.status, outbox_commands.replay, outbox_commands.drop):
+    outbox.command()(_command)
+app.add_typer(outbox)
 queues.command("list")(list_queues)
 queues.command("set")(set_)
 _commands = (pause, resume, unset)

@@ -22,6 +22,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
 from supervisor.db import health
+from supervisor.db.events import MOST_PER_PART, OutboxState
 from supervisor.db.link import answered, connect, first_line, service_conninfo
 from supervisor.db.migrate import Installed
 from supervisor.db.statements import channel, statement
@@ -146,6 +147,11 @@ class Asker:
             functions=list(functions),
         )
         return [Lack(*row) for row in rows]
+
+    async def outbox(self) -> OutboxState:
+        """How the outbox is doing."""
+        [row] = await self._rows("outbox_state", most=MOST_PER_PART)
+        return OutboxState(*row)
 
     async def role_prefix(self) -> str | None:
         """How the names of the roles begin that `migrate --roles` has set up; None if it has not."""

@@ -100,6 +100,16 @@ class Metrics:
         self.loop_lag_seconds = histogram(
             "loop_lag_seconds", "How late the supervisor's own loop ran what it had planned.", LAG_SECONDS
         )
+        self.outbox_events = counter(
+            "outbox_events_total",
+            "Events of the outbox by what the broker said: published, refused (it is tried again or parked), parked.",
+            "outcome",
+        )
+        self.consumed_events = counter(
+            "consumed_events_total",
+            "Events consumed from a broker: received (now a job), duplicate (dropped), parked (no job can be made of).",
+            "outcome",
+        )
         self.errors = counter("errors_total", "Failures of the service itself, by place.", "where")
         self.log_lines_dropped = counter("log_lines_dropped_total", "Log lines lost to a slow reader.")
 

@@ -1,6 +1,6 @@
 """A relay or a consumer as a child of the service: `python -m supervisor.outbox relay`, started by its parent only.
 
-    stdin   a pickled (settings, database address) from the parent, then nothing until the parent is gone
+    stdin   a pickled (settings, database address, directory of metrics) from the parent, then nothing until it is gone
 
 Its log goes where the parent's goes. Its exit codes are those of the service: 78 when it cannot start as it is set.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 import uvloop
 
-from supervisor import exits, log
+from supervisor import exits, log, metrics
 from supervisor.errors import SupervisorError
 from supervisor.outbox import role as roles
 from supervisor.settings import Settings
@@ -25,8 +25,9 @@ def main() -> int:
     role = sys.argv[1]
     size = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
     # From our own parent, over a pipe that nobody else has: as trustworthy as this process's own memory.
-    settings, url = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301
+    settings, url, metrics_dir = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301
     log.configure(settings.log_format, settings.log_level)
+    metrics.setup(metrics_dir, role)
     try:
         code = uvloop.run(_work(role, settings, url))
     except SupervisorError as error:

@@ -26,6 +26,7 @@ from supervisor.db.link import RETRYABLE, DatabaseError, Link, first_line, in_tr
 from supervisor.dsn import mask
 from supervisor.errors import DatabaseUnavailable, InvalidJob
 from supervisor.log import Repeats, get_logger
+from supervisor.metrics import metrics
 from supervisor.newjob import NewJob
 from supervisor.outbox.driver import Delivery, Subscriber
 from supervisor.outbox.event import BrokerDown
@@ -56,7 +57,7 @@ class Consumer:
         )
         self._repeats = Repeats(every_s=5.0)
         self.counts: Counter[str] = Counter()
-        """received, duplicates, parked: events since the start."""
+        """received, duplicate, parked: events since the start."""
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Consume until *stop*; what was received is stored and acknowledged first."""
@@ -158,9 +159,9 @@ class Consumer:
             if stop.is_set():
                 raise _Stopped
             await asyncio.sleep(random.uniform(0.2, 0.5))
-        self.counts["received"] += fresh
-        self.counts["duplicates"] += len(events) - fresh
-        self.counts["parked"] += len(parked)
+        for outcome, count in (("received", fresh), ("duplicate", len(events) - fresh), ("parked", len(parked))):
+            self.counts[outcome] += count
+            metrics().consumed_events.labels(outcome).inc(count)
         for one in parked:
             self._repeats.tell(log.error, "event.parked", topic=one.topic, event_id=one.event_id, reason=one.reason)
 

@@ -34,6 +34,7 @@ from supervisor.db.listener import Listener
 from supervisor.dsn import mask
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import Repeats, get_logger
+from supervisor.metrics import metrics
 from supervisor.outbox.book import Book
 from supervisor.outbox.driver import Publisher
 from supervisor.outbox.event import BrokerDown, Event, EventRefused
@@ -345,6 +346,7 @@ class Relay:
             self._flying_of[event.part] -= 1
             self._book.gone(event)
         self.counts["published"] += len(batch)
+        metrics().outbox_events.labels("published").inc(len(batch))
         self._stir.set()
 
     async def _store_refused(self) -> None:
@@ -377,6 +379,7 @@ class Relay:
                 self._book.gone(event)  # another leader's to judge, or it is not there any more
                 continue
             self.counts["refused"] += 1
+            metrics().outbox_events.labels("refused").inc()
             told = {
                 "id": event.id,
                 "event_id": event.event_id,
@@ -386,6 +389,7 @@ class Relay:
             }
             if answer.parked:
                 self.counts["parked"] += 1
+                metrics().outbox_events.labels("parked").inc()
                 self._book.parked(event)
                 self._repeats.tell(log.error, "event.parked", **told, remedy="supervisor outbox list, replay or drop")
             else:

@@ -9,6 +9,7 @@ Elsewhere: the figures (db/health.py); the gauges and what they mean (metrics/fa
 from collections.abc import Iterable
 from typing import Final
 
+from supervisor.db.events import OutboxState
 from supervisor.db.health import Depths, Holder, HolderKind, TableHealth
 from supervisor.db.queues import QueueSettings
 from supervisor.metrics import OTHER, bounded_label, known_labels
@@ -43,6 +44,19 @@ def of_queues(depths: Depths) -> Values:
         "queue_oldest_seconds": oldest,
         "queue_jobs_limit": {(): depths.limit},
         "queue_lanes": {(): depths.lanes},
+    }
+
+
+def of_outbox(state: OutboxState) -> Values:
+    """The gauges of the outbox and the inbox."""
+    return {
+        "outbox_pending": {(): state.pending},
+        "outbox_oldest_seconds": {(): max(0.0, state.oldest_s or 0.0)},
+        "outbox_retrying": {(): state.retrying},
+        "outbox_parked": {(): state.parked},
+        "outbox_unled_parts": {(): state.unled},
+        "outbox_relays": {("up",): state.relays - state.down, ("down",): state.down},
+        "inbox_parked": {(): state.inbox_parked},
     }
 
 

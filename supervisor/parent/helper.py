@@ -41,6 +41,7 @@ class Helper:
         what: its name in the log.
         program: the module that is run, and its arguments.
         stop_s: how long it may take to stop when it is asked to.
+        metrics_dir: where it is to count, where it does.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class Helper:
         what: str = "dashboard",
         program: tuple[str, ...] = ("supervisor.dashboard",),
         stop_s: float = _STOP_S,
+        metrics_dir: str | None = None,
     ) -> None:
         self._what = what
         self._program = program
         self._stop_s = stop_s
-        handed = pickle.dumps((settings, database_url))
+        handed = pickle.dumps((settings, database_url, *([metrics_dir] if metrics_dir else [])))
         self._handed = len(handed).to_bytes(_LENGTH, "big") + handed
         self._budget = RestartBudget(settings)
         self._process: asyncio.subprocess.Process | None = None

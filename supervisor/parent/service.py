@@ -197,6 +197,7 @@ class Parent:
                 database_url,
                 what=role,
                 program=("supervisor.outbox", role),
+                metrics_dir=str(self._metrics_dir),
                 stop_s=max(_LEAST_PATIENCE_S, settings.drain_timeout_s),
             )
             for role, url in wanted

@@ -35,6 +35,7 @@ async def test_each_event_becomes_one_job_though_the_consumer_is_killed(
     else:
         first.kill9()
     second = role("consume", **settings)
+    second.wait_event("broker.connected", 30)
     db.wait_for("select count(*)::int from supervisor.job", 401, 60)
     assert db.value("select count(distinct payload ->> 'n')::int from supervisor.job") == 401
     kind, payload, headers = db.rows(
