@@ -40,10 +40,9 @@ def _throughput(db: Database, one: Service) -> float:
     def done() -> float:
         return one.metric("supervisor_jobs_total", outcome="done")
 
-    before = done()
     with db.connect() as conn:
+        before, began = done(), time.monotonic()
         enqueue_many(conn, [NewJob("t.noop")] * BACKLOG)
-    began = time.monotonic()
     wait_until(lambda: done() >= before + BACKLOG, 120, "the backlog is worked off")
     return (done() - before) / (time.monotonic() - began)
 
@@ -85,8 +84,14 @@ def test_a_long_transaction_elsewhere_does_not_slow_the_queue(db: Database, serv
         wait_until(
             lambda: db.value(DEAD_ROWS) < 20_000, NORMAL_AGAIN_S - (time.monotonic() - ended), "dead rows are gone"
         )
+    after = _throughput(db, one)
+    while FULL and after < 0.8 * first:  # vacuum, and what else the machine does, may still be at work
+        assert time.monotonic() - ended < NORMAL_AGAIN_S, (
+            f"{after:.0f}/s {NORMAL_AGAIN_S:g} s later, once {first:.0f}/s"
+        )
+        wait_out(2.0)
+        after = _throughput(db, one)
     normal_in = time.monotonic() - ended
-    after = throughput(db, one)
     jobs = load.stop()
     db.wait_for("select count(*)::int from supervisor.job", 0, 60)
     assert db.statuses().keys() == {"done"}
@@ -96,5 +101,4 @@ def test_a_long_transaction_elsewhere_does_not_slow_the_queue(db: Database, serv
     )
     if FULL:
         assert last >= 0.7 * first
-        assert after >= 0.8 * first
     assert one.stop() == 0
