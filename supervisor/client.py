@@ -6,12 +6,14 @@
 
 Works on a psycopg Connection and, awaited, on an AsyncConnection, in whatever
 state it is: in a transaction, a savepoint, a pipeline, autocommit, with any row
-factory. By kind for producers that do not import handlers; with a Handler, its
+factory. Likewise on connections of Django, SQLAlchemy and asyncpg (adapters/).
+By kind for producers that do not import handlers; with a Handler, its
 defaults apply and the payload is validated as its arguments.
 
     enqueue, handler.enqueue ----> one ---> one statement
     enqueue_many, .enqueue_many -> many --> one statement; when large and without unique keys COPY,
-                                            or parts where the role may call the functions only
+                                            or parts where the role may call the functions only,
+                                            and on connections of other libraries
 
 Always true: a refusal (InvalidJob) or a UniqueConflict leaves the caller's
 transaction as it was: it can go on and commit. Nothing is committed, rolled back
@@ -26,7 +28,9 @@ import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
+from supervisor import adapters
 from supervisor.db import enqueue as statements
+from supervisor.db import steps
 from supervisor.db.statements import check_schema
 from supervisor.errors import InvalidJob, SettingsInvalid, UniqueConflict
 from supervisor.handler import Handler, install_enqueuer
@@ -34,7 +38,10 @@ from supervisor.newjob import Enqueued, EnqueueOptions, JobOptions, NewJob, OnCo
 from supervisor.trace import sending
 
 if TYPE_CHECKING:
+    from supervisor.adapters import Adapter
+    from supervisor.adapters.protocols import AsyncUserConn, UserConn
     from supervisor.db.enqueue import Answer, AsyncConn, SyncConn
+    from supervisor.db.steps import Steps
 
 __all__ = ["EnqueueOptions", "Enqueued", "JobOptions", "NewJob", "enqueue", "enqueue_many"]
 
@@ -46,25 +53,28 @@ COPY_ABOVE: Final = 2000
 #: One jsonb value holds 256 MB; a bulk larger than this goes by COPY or, without unique keys, in parts.
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
 
+#: A part of a bulk on another library's connection: it may quote, copy and log what it sends.
+PART_BYTES: Final = 8 * 1024 * 1024
+
 T = TypeVar("T")
 
 
 @overload
 def enqueue(
-    conn: SyncConn,
+    conn: UserConn,
     kind: str | Handler[Any],
     payload: Mapping[str, Any] | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> Enqueued: ...
 @overload
 def enqueue(
-    conn: AsyncConn,
+    conn: AsyncUserConn,
     kind: str | Handler[Any],
     payload: Mapping[str, Any] | None = None,
     **options: Unpack[EnqueueOptions],
 ) -> Coroutine[Any, Any, Enqueued]: ...
 def enqueue(
-    conn: SyncConn | AsyncConn,
+    conn: UserConn | AsyncUserConn,
     kind: str | Handler[Any],
     payload: Mapping[str, Any] | None = None,
     **options: Unpack[EnqueueOptions],
@@ -72,7 +82,8 @@ def enqueue(
     """Add one job, in the transaction *conn* is in. On an async connection, await the answer.
 
     Args:
-        conn: A psycopg Connection or AsyncConnection. It is not committed, rolled back or closed.
+        conn: A psycopg Connection or AsyncConnection, an asyncpg Connection, a Django connection, or a SQLAlchemy
+            Connection, Session, AsyncConnection or AsyncSession. It is not committed, rolled back or closed.
         kind: The handler's name, or the Handler.
         payload: Its arguments by name; any mapping that JSON can hold.
 
@@ -96,14 +107,14 @@ def enqueue(
 
 @overload
 def enqueue_many(
-    conn: SyncConn, jobs: Iterable[NewJob], *, on_conflict: OnConflict | None = None, schema: str | None = None
+    conn: UserConn, jobs: Iterable[NewJob], *, on_conflict: OnConflict | None = None, schema: str | None = None
 ) -> list[Enqueued]: ...
 @overload
 def enqueue_many(
-    conn: AsyncConn, jobs: Iterable[NewJob], *, on_conflict: OnConflict | None = None, schema: str | None = None
+    conn: AsyncUserConn, jobs: Iterable[NewJob], *, on_conflict: OnConflict | None = None, schema: str | None = None
 ) -> Coroutine[Any, Any, list[Enqueued]]: ...
 def enqueue_many(
-    conn: SyncConn | AsyncConn,
+    conn: UserConn | AsyncUserConn,
     jobs: Iterable[NewJob],
     *,
     on_conflict: OnConflict | None = None,
@@ -132,9 +143,16 @@ class _Client:
     """The two ways to send, for this module and for handlers."""
 
     def one(
-        self, conn: SyncConn | AsyncConn, job: NewJob, on_conflict: str | None, schema: str | None
+        self, conn: UserConn | AsyncUserConn, job: NewJob, on_conflict: str | None, schema: str | None
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
         where, word = queue_schema(schema), _conflict_word(on_conflict)
+        theirs = adapter_of(conn)
+        if theirs is not None:
+            return (
+                _one_theirs_async(theirs, where, job, word)
+                if theirs.is_async
+                else _one_theirs(theirs, where, job, word)
+            )
         if takes_await(conn):
             return _one_async(cast("AsyncConn", conn), where, job, word)
         with sending([job]) as span:
@@ -144,9 +162,16 @@ class _Client:
             return _judge([job], word, [answer])[0]
 
     def many(
-        self, conn: SyncConn | AsyncConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
+        self, conn: UserConn | AsyncUserConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         where, word = queue_schema(schema), _conflict_word(on_conflict)
+        theirs = adapter_of(conn)
+        if theirs is not None:
+            return (
+                _many_theirs_async(theirs, where, jobs, word)
+                if theirs.is_async
+                else _many_theirs(theirs, where, jobs, word)
+            )
         if takes_await(conn):
             return _many_async(cast("AsyncConn", conn), where, jobs, word)
         if not jobs:
@@ -154,7 +179,7 @@ class _Client:
         sync = cast("SyncConn", conn)
         with sending(jobs) as span:
             jobs = span.carried(jobs)
-            documents = _documents(conn, jobs, _asked(word))
+            documents = _documents(sync, jobs, _asked(word))
             if documents is None:
                 ids = statements.copy(sync, where, jobs)
                 if ids is not None:
@@ -189,6 +214,58 @@ async def _many_async(conn: AsyncConn, schema: str, jobs: list[NewJob], word: st
         )
 
 
+def _one_theirs(theirs: Adapter, schema: str, job: NewJob, word: str) -> Enqueued:
+    with sending([job]) as span:
+        [carried] = span.carried([job])
+        answer = theirs.run(lambda _: _one_steps(schema, carried, word))
+        span.stored([answer])
+        return _judge([job], word, [answer])[0]
+
+
+async def _one_theirs_async(theirs: Adapter, schema: str, job: NewJob, word: str) -> Enqueued:
+    with sending([job]) as span:
+        [carried] = span.carried([job])
+        answer = await theirs.run_async(lambda _: _one_steps(schema, carried, word))
+        span.stored([answer])
+        return _judge([job], word, [answer])[0]
+
+
+def _many_theirs(theirs: Adapter, schema: str, jobs: list[NewJob], word: str) -> list[Enqueued]:
+    if not jobs:
+        return []
+    with sending(jobs) as span:
+        carried = span.carried(jobs)
+        documents = _parts(carried, _asked(word), PART_BYTES)
+        return theirs.run(lambda is_open: _many_steps(schema, carried, word, documents, is_open))
+
+
+async def _many_theirs_async(theirs: Adapter, schema: str, jobs: list[NewJob], word: str) -> list[Enqueued]:
+    if not jobs:
+        return []
+    with sending(jobs) as span:
+        carried = span.carried(jobs)
+        documents = _parts(carried, _asked(word), PART_BYTES)
+        return await theirs.run_async(lambda is_open: _many_steps(schema, carried, word, documents, is_open))
+
+
+def _one_steps(schema: str, job: NewJob, word: str) -> Steps[Answer]:
+    return steps.one(schema, statements.ONE, statements.parameters(job, _asked(word)), statements.answer)
+
+
+def _many_steps(
+    schema: str, jobs: list[NewJob], word: str, documents: list[str], is_open: bool
+) -> Steps[list[Enqueued]]:
+    return steps.many(
+        schema,
+        statements.MANY,
+        documents,
+        statements.answer,
+        lambda answers: _judge(jobs, word, answers),
+        undoable=word == "raise",
+        in_transaction=is_open,
+    )
+
+
 def _judge(jobs: Sequence[NewJob], word: str, answers: Sequence[Answer]) -> list[Enqueued]:
     """The answers for the caller; UniqueConflict when it asked for that and a key was taken."""
     if word == "raise":
@@ -213,20 +290,23 @@ def _documents(conn: SyncConn | AsyncConn, jobs: Sequence[NewJob], asked: str) -
     return None if len(parts) > 1 and plain and not statements.in_pipeline(conn) else parts
 
 
-def _parts(jobs: Sequence[NewJob], asked: str) -> list[str]:
-    """The bulk as JSON arrays of at most MAX_DOCUMENT_BYTES. Keys are taken in one order, so they go in one."""
+def _parts(jobs: Sequence[NewJob], asked: str, most: int = MAX_DOCUMENT_BYTES) -> list[str]:
+    """The bulk as JSON arrays of about *most* bytes. Keys are taken in one order, so they go in one."""
+    keyed = any(job.unique_key is not None for job in jobs)
+    if keyed:
+        most = MAX_DOCUMENT_BYTES
     parts: list[list[str]] = [[]]
     total = size = 0
     for job in jobs:
         element = job.element(asked)
         length = len(element) if element.isascii() else len(element.encode())
-        if parts[-1] and size + length > MAX_DOCUMENT_BYTES:
+        if parts[-1] and size + length > most:
             parts.append([])
             size = 0
         parts[-1].append(element)
         size += length
         total += length
-    if len(parts) > 1 and any(job.unique_key is not None for job in jobs):
+    if len(parts) > 1 and keyed:
         raise InvalidJob(
             "jobs", f"are {total} bytes in one bulk, the limit is {MAX_DOCUMENT_BYTES}: send them in parts"
         )
@@ -241,6 +321,23 @@ def takes_await(conn: object) -> bool:
         found = type(conn).__name__
         raise InvalidJob("conn", f"must be a psycopg Connection or AsyncConnection, not {found}{hint}")
     return answer
+
+
+def adapter_of(conn: object) -> Adapter | None:
+    """The adapter for another library's connection; None for psycopg's own.
+
+    Raises:
+        InvalidJob: *conn* is no connection at all, or one that cannot be used.
+    """
+    if statements.is_async(conn) is not None:
+        return None
+    theirs = adapters.of(conn)
+    if theirs is None:
+        name = type(conn).__name__
+        factory = any(word in name for word in ("Pool", "Engine", "sessionmaker"))
+        hint = f"; take a connection from the {'pool' if 'Pool' in name else 'engine'}" if factory else ""
+        raise InvalidJob("conn", f"must be {adapters.SUPPORTED}, not {name}{hint}")
+    return theirs
 
 
 def _conflict_word(on_conflict: str | None) -> str:

@@ -5,7 +5,8 @@
         publish(conn, "orders.created", {"order_id": 7}, key="order-7")     # published exactly when the order exists
 
 The event is a row of the outbox; a relay sends it to the broker once its transaction has committed, at least
-once, in order per key. Works on a psycopg Connection and, awaited, on an AsyncConnection, in whatever state it is.
+once, in order per key. Works on a psycopg Connection and, awaited, on an AsyncConnection, in whatever state it is,
+and on connections of Django, SQLAlchemy and asyncpg (adapters/).
 
 Always true: a refusal (InvalidEvent) leaves the caller's transaction as it was. Nothing is committed, rolled
 back or closed here; a bulk is stored whole or not at all.
@@ -15,25 +16,29 @@ Elsewhere: checks (newevent.py, payload.py); statements (db/publish.py); what be
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 from uuid import UUID
 
-from supervisor.client import MAX_DOCUMENT_BYTES, queue_schema, takes_await
+from supervisor.client import MAX_DOCUMENT_BYTES, PART_BYTES, adapter_of, queue_schema, takes_await
 from supervisor.db import publish as statements
+from supervisor.db import steps
 from supervisor.errors import InvalidEvent, InvalidJob
 from supervisor.newevent import NewEvent, Published
 
 if TYPE_CHECKING:
+    from supervisor.adapters import Adapter
+    from supervisor.adapters.protocols import AsyncUserConn, UserConn
     from supervisor.db.enqueue import AsyncConn, SyncConn
     from supervisor.db.publish import Answer
+    from supervisor.db.steps import Steps
 
 __all__ = ["NewEvent", "Published", "publish", "publish_many"]
 
 
 @overload
 def publish(
-    conn: SyncConn,
+    conn: UserConn,
     topic: str,
     payload: Mapping[str, Any] | None = None,
     *,
@@ -44,7 +49,7 @@ def publish(
 ) -> Published: ...
 @overload
 def publish(
-    conn: AsyncConn,
+    conn: AsyncUserConn,
     topic: str,
     payload: Mapping[str, Any] | None = None,
     *,
@@ -54,7 +59,7 @@ def publish(
     schema: str | None = None,
 ) -> Coroutine[Any, Any, Published]: ...
 def publish(
-    conn: SyncConn | AsyncConn,
+    conn: UserConn | AsyncUserConn,
     topic: str,
     payload: Mapping[str, Any] | None = None,
     *,
@@ -66,7 +71,8 @@ def publish(
     """Add one event to the outbox, in the transaction *conn* is in. On an async connection, await the answer.
 
     Args:
-        conn: A psycopg Connection or AsyncConnection. It is not committed, rolled back or closed.
+        conn: A psycopg Connection or AsyncConnection, an asyncpg Connection, a Django connection, or a SQLAlchemy
+            Connection, Session, AsyncConnection or AsyncSession. It is not committed, rolled back or closed.
         topic: Where it goes: a JetStream subject, a routing key, a Kafka topic.
         payload: Any mapping that JSON can hold.
         key: Events of one key are published one after the other, in the order of their transactions.
@@ -78,21 +84,27 @@ def publish(
         InvalidEvent: before any statement, with the field named.
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
-    where, is_async = _place(conn, schema)
+    where, theirs, is_async = _place(conn, schema)
     event = NewEvent(topic, payload, key=key, headers=headers, event_id=event_id)
+    if theirs is not None:
+
+        def sent(_: bool) -> Steps[Answer]:
+            return steps.one(where, statements.ONE, statements.parameters(event), statements.answer)
+
+        return _one_theirs_async(theirs, sent) if is_async else _published(theirs.run(sent))
     if is_async:
         return _one_async(cast("AsyncConn", conn), where, event)
     return _published(statements.one(cast("SyncConn", conn), where, event))
 
 
 @overload
-def publish_many(conn: SyncConn, events: Iterable[NewEvent], *, schema: str | None = None) -> list[Published]: ...
+def publish_many(conn: UserConn, events: Iterable[NewEvent], *, schema: str | None = None) -> list[Published]: ...
 @overload
 def publish_many(
-    conn: AsyncConn, events: Iterable[NewEvent], *, schema: str | None = None
+    conn: AsyncUserConn, events: Iterable[NewEvent], *, schema: str | None = None
 ) -> Coroutine[Any, Any, list[Published]]: ...
 def publish_many(
-    conn: SyncConn | AsyncConn, events: Iterable[NewEvent], *, schema: str | None = None
+    conn: UserConn | AsyncUserConn, events: Iterable[NewEvent], *, schema: str | None = None
 ) -> list[Published] | Coroutine[Any, Any, list[Published]]:
     """Add many events: the same, in the same order, as that many single calls. All or none, in one statement.
 
@@ -100,15 +112,29 @@ def publish_many(
         InvalidEvent: before any statement (a NewEvent is checked when it is made).
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
-    where, is_async = _place(conn, schema)
+    where, theirs, is_async = _place(conn, schema)
     listed = list(events)
     for index, event in enumerate(listed):
         if not isinstance(event, NewEvent):
             raise InvalidEvent(f"events[{index}]", f"must be a NewEvent, not {type(event).__name__}")
-    documents = _documents(listed)
+    documents = _documents(listed, MAX_DOCUMENT_BYTES if theirs is None else PART_BYTES)
+    if theirs is not None:
+
+        def sent(is_open: bool) -> Steps[list[Published]]:
+            return steps.many(
+                where,
+                statements.MANY,
+                documents,
+                statements.answer,
+                _all_published,
+                undoable=False,
+                in_transaction=is_open,
+            )
+
+        return theirs.run_async(sent) if is_async else theirs.run(sent)
     if is_async:
         return _many_async(cast("AsyncConn", conn), where, documents)
-    return [_published(answer) for answer in statements.many(cast("SyncConn", conn), where, documents)]
+    return _all_published(statements.many(cast("SyncConn", conn), where, documents))
 
 
 async def _one_async(conn: AsyncConn, schema: str, event: NewEvent) -> Published:
@@ -116,12 +142,18 @@ async def _one_async(conn: AsyncConn, schema: str, event: NewEvent) -> Published
 
 
 async def _many_async(conn: AsyncConn, schema: str, documents: list[str]) -> list[Published]:
-    return [_published(answer) for answer in await statements.many_async(conn, schema, documents)]
+    return _all_published(await statements.many_async(conn, schema, documents))
 
 
-def _place(conn: object, schema: str | None) -> tuple[str, bool]:
+async def _one_theirs_async(theirs: Adapter, sent: Callable[[bool], Steps[Answer]]) -> Published:
+    return _published(await theirs.run_async(sent))
+
+
+def _place(conn: object, schema: str | None) -> tuple[str, Adapter | None, bool]:
+    """The schema, the adapter of another library's connection, and whether it is awaited."""
     try:
-        return queue_schema(schema), takes_await(conn)
+        where, theirs = queue_schema(schema), adapter_of(conn)
+        return where, theirs, takes_await(conn) if theirs is None else theirs.is_async
     except InvalidJob as refused:
         raise InvalidEvent(refused.field, refused.reason) from None
 
@@ -130,14 +162,18 @@ def _published(answer: Answer) -> Published:
     return Published(answer[0], UUID(answer[1]))
 
 
-def _documents(events: Sequence[NewEvent]) -> list[str]:
-    """The bulk as JSON arrays of at most MAX_DOCUMENT_BYTES; none when it is empty."""
+def _all_published(answers: Sequence[Answer]) -> list[Published]:
+    return [_published(answer) for answer in answers]
+
+
+def _documents(events: Sequence[NewEvent], most: int) -> list[str]:
+    """The bulk as JSON arrays of about *most* bytes; none when it is empty."""
     parts: list[list[str]] = []
     size = 0
     for event in events:
         element = event.element()
         length = len(element) if element.isascii() else len(element.encode())
-        if not parts or size + length > MAX_DOCUMENT_BYTES:
+        if not parts or size + length > most:
             parts.append([])
             size = 0
         parts[-1].append(element)

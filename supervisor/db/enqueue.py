@@ -10,8 +10,8 @@ committed, rolled back or closed; its row factory, cursor factory and prepared
 statements are not touched (so PgBouncer in transaction mode is fine). Each form
 exists twice, for sync and async connections; what they send is built once.
 
-Elsewhere: checking (supervisor/newjob.py); who calls this (supervisor/client.py);
-the SQL functions (functions/030_enqueue.sql).
+Elsewhere: checking (supervisor/newjob.py); who calls this (supervisor/client.py); connections of other libraries
+(steps.py, supervisor/adapters); the SQL functions (functions/030_enqueue.sql).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AsyncConn: TypeAlias = AsyncConnection[Any]
 Answer: TypeAlias = "tuple[int, bool]"
 T = TypeVar("T")
 
-_ONE: Final = """
+ONE: Final = """
 select id, created
   from {schema}.enqueue(
        kind => %s::text, payload => %s::jsonb, queue => %s::text, priority => %s::int, run_at => %s::timestamptz,
@@ -48,7 +48,7 @@ select id, created
        headers => %s::jsonb)
 """
 
-_MANY: Final = "select id, created from {schema}.enqueue_many(%s::jsonb) order by ord"
+MANY: Final = "select id, created from {schema}.enqueue_many(%s::jsonb) order by ord"
 
 # The clock is read with the ids, so that run_at is the database's time here too. One null row where the role
 # may not insert by itself: asking is cheap, while being refused would abort the caller's transaction.
@@ -90,16 +90,16 @@ def in_pipeline(conn: SyncConn | AsyncConn) -> bool:
 def one(conn: SyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
     """Add one job; (id, created)."""
     with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
-        cur.execute(query_for(_ONE, schema), _parameters(job, on_conflict), prepare=False)
-        return _answer(cur.fetchone())
+        cur.execute(query_for(ONE, schema), parameters(job, on_conflict), prepare=False)
+        return answer(cur.fetchone())
 
 
 async def one_async(conn: AsyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
     """As `one`."""
     with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            await cur.execute(query_for(_ONE, schema), _parameters(job, on_conflict), prepare=False)
-            return _answer(await cur.fetchone())
+            await cur.execute(query_for(ONE, schema), parameters(job, on_conflict), prepare=False)
+            return answer(await cur.fetchone())
 
 
 def many(
@@ -114,8 +114,8 @@ def many(
         def send() -> T:
             answers: list[Answer] = []
             for document in documents:
-                cur.execute(query_for(_MANY, schema), (document,), prepare=False)
-                answers += [_answer(row) for row in cur.fetchall()]
+                cur.execute(query_for(MANY, schema), (document,), prepare=False)
+                answers += [answer(row) for row in cur.fetchall()]
             return judge(answers)
 
         if not undoable and len(documents) == 1:
@@ -134,8 +134,8 @@ async def many_async(
             async def send() -> T:
                 answers: list[Answer] = []
                 for document in documents:
-                    await cur.execute(query_for(_MANY, schema), (document,), prepare=False)
-                    answers += [_answer(row) for row in await cur.fetchall()]
+                    await cur.execute(query_for(MANY, schema), (document,), prepare=False)
+                    answers += [answer(row) for row in await cur.fetchall()]
                 return judge(answers)
 
             if not undoable and len(documents) == 1:
@@ -209,7 +209,8 @@ def _at(microseconds: int) -> str:
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
 
 
-def _parameters(job: NewJob, on_conflict: str) -> tuple[object, ...]:
+def parameters(job: NewJob, on_conflict: str) -> tuple[object, ...]:
+    """The arguments of ONE."""
     return (
         job.kind,
         job.payload_json,
@@ -226,7 +227,8 @@ def _parameters(job: NewJob, on_conflict: str) -> tuple[object, ...]:
     )
 
 
-def _answer(row: tuple[Any, ...] | None) -> Answer:
+def answer(row: Sequence[Any] | None) -> Answer:
+    """What a row of ONE or MANY says."""
     if row is None:
         raise RuntimeError("the database's enqueue function answered with no row")
     return int(row[0]), bool(row[1])

@@ -5,8 +5,8 @@
 
 Always true: the caller's connection is used and left as it was, as by enqueueing (enqueue.py).
 
-Elsewhere: checking (supervisor/newevent.py); who calls this (supervisor/publisher.py); the SQL functions
-(functions/100_publish.sql).
+Elsewhere: checking (supervisor/newevent.py); who calls this (supervisor/publisher.py); connections of other
+libraries (steps.py, supervisor/adapters); the SQL functions (functions/100_publish.sql).
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 Answer: TypeAlias = "tuple[int, str]"
 
-_ONE: Final = """
+ONE: Final = """
 select id, event::text
   from {schema}.publish(topic => %s::text, payload => %s::jsonb, key => %s::text, headers => %s::jsonb,
                         event_id => %s::uuid)
 """
 
-_MANY: Final = "select id, event::text from {schema}.publish_many(%s::jsonb) order by ord"
+MANY: Final = "select id, event::text from {schema}.publish_many(%s::jsonb) order by ord"
 
 
 def one(conn: SyncConn, schema: str, event: NewEvent) -> Answer:
     """Add one event; (id, event id)."""
     with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
-        cur.execute(query_for(_ONE, schema), _parameters(event), prepare=False)
-        return _answer(cur.fetchone())
+        cur.execute(query_for(ONE, schema), parameters(event), prepare=False)
+        return answer(cur.fetchone())
 
 
 async def one_async(conn: AsyncConn, schema: str, event: NewEvent) -> Answer:
     """As `one`."""
     with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            await cur.execute(query_for(_ONE, schema), _parameters(event), prepare=False)
-            return _answer(await cur.fetchone())
+            await cur.execute(query_for(ONE, schema), parameters(event), prepare=False)
+            return answer(await cur.fetchone())
 
 
 def many(conn: SyncConn, schema: str, documents: Sequence[str]) -> list[Answer]:
@@ -56,8 +56,8 @@ def many(conn: SyncConn, schema: str, documents: Sequence[str]) -> list[Answer]:
         def send() -> list[Answer]:
             answers: list[Answer] = []
             for document in documents:
-                cur.execute(query_for(_MANY, schema), (document,), prepare=False)
-                answers += [_answer(row) for row in cur.fetchall()]
+                cur.execute(query_for(MANY, schema), (document,), prepare=False)
+                answers += [answer(row) for row in cur.fetchall()]
             return answers
 
         if len(documents) == 1:
@@ -74,8 +74,8 @@ async def many_async(conn: AsyncConn, schema: str, documents: Sequence[str]) -> 
             async def send() -> list[Answer]:
                 answers: list[Answer] = []
                 for document in documents:
-                    await cur.execute(query_for(_MANY, schema), (document,), prepare=False)
-                    answers += [_answer(row) for row in await cur.fetchall()]
+                    await cur.execute(query_for(MANY, schema), (document,), prepare=False)
+                    answers += [answer(row) for row in await cur.fetchall()]
                 return answers
 
             if len(documents) == 1:
@@ -84,11 +84,13 @@ async def many_async(conn: AsyncConn, schema: str, documents: Sequence[str]) -> 
                 return await send()
 
 
-def _parameters(event: NewEvent) -> tuple[object, ...]:
+def parameters(event: NewEvent) -> tuple[object, ...]:
+    """The arguments of ONE."""
     return (event.topic, event.payload_json, event.key, event.headers_json, event.event_id_text)
 
 
-def _answer(row: tuple[Any, ...] | None) -> Answer:
+def answer(row: Sequence[Any] | None) -> Answer:
+    """What a row of ONE or MANY says."""
     if row is None:
         raise RuntimeError("the database's publish function answered with no row")
     return int(row[0]), str(row[1])
