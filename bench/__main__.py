@@ -4,10 +4,10 @@ import argparse
 import json
 import sys
 
-from bench import crash, drain
+from bench import crash, drain, outbox
 from bench.report import Bench
 
-BENCHES: dict[str, Bench] = {"drain": drain, "crash": crash}
+BENCHES: dict[str, Bench] = {"drain": drain, "crash": crash, "outbox": outbox}
 
 
 def main() -> int:
