@@ -7,7 +7,8 @@ Always true: a question that is under way is not asked again; an answer is never
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from supervisor.db import browse
@@ -18,7 +19,8 @@ from supervisor.log import Repeats, get_logger
 T = TypeVar("T")
 
 STATEMENT_TIMEOUT_S: Final = 3.0
-SEARCHES: Final = 2
+PATIENCE_S: Final = 0.4
+_PATIENCE_OF_ALL_S: Final = 0.6
 _LOOK_EVERY_S: Final = 2.0
 _LOOK_LASTS_S: Final = 6.0
 
@@ -30,8 +32,8 @@ class Viewer:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.searches = asyncio.Semaphore(SEARCHES)
-        """Held by whoever looks through many jobs: the others wait, and the workers have the server to themselves."""
+        self._search = asyncio.Lock()
+        self._searchers = 0
         self._answers: dict[str, tuple[float, asyncio.Task[Any]]] = {}
         self._told_at = 0.0
         self._repeats = Repeats()
@@ -53,6 +55,19 @@ class Viewer:
                 return await self.shared(name, lasts_s, ask)
         except TimeoutError:
             return None
+
+    @asynccontextmanager
+    async def searching(self) -> AsyncIterator[float]:
+        """Around looking through many jobs: one at a time, so that it keeps one processor of the server busy at most.
+
+        Gives the seconds that it may take: fewer, the more there are who wait.
+        """
+        self._searchers += 1
+        try:
+            async with self._search:
+                yield min(PATIENCE_S, _PATIENCE_OF_ALL_S / self._searchers)
+        finally:
+            self._searchers -= 1
 
     def forget(self, *names: str) -> None:
         """Something was changed: ask anew, so that the next page shows it. Without *names* everything."""

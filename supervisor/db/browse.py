@@ -81,6 +81,8 @@ class Search:
 
     def parameters(self) -> dict[str, object]:
         statuses = set(self.wanted.statuses)
+        says = self.says.lower() if self.says is not None else None
+        written = json.dumps(self.says, ensure_ascii=False)[1:-1].lower() if self.says is not None else None
         return {
             "living": bool(statuses & {"queued", "running"}),
             "buried": bool(statuses & {"dead", "cancelled"}),
@@ -89,8 +91,8 @@ class Search:
             "queue": self.wanted.queue,
             "kind": self.wanted.kind,
             "holds": self.holds,
-            "says": self.says.lower() if self.says is not None else None,
-            "written": json.dumps(self.says, ensure_ascii=False)[1:-1].lower() if self.says is not None else None,
+            "says": says,
+            "written": written if written != says else None,
         }
 
 

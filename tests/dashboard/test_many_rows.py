@@ -15,7 +15,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from supervisor.dashboard.pages.jobs import PATIENCE_S, SIZE
+from supervisor.dashboard.pages.jobs import SIZE
+from supervisor.dashboard.viewer import PATIENCE_S
 from supervisor.db import browse
 from supervisor.db.browse import Search
 from supervisor.db.jobs import Lane

@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.view import Page
-from supervisor.dashboard.viewer import Viewer
+from supervisor.dashboard.viewer import PATIENCE_S, Viewer
 from supervisor.db import browse
 from supervisor.db.browse import JobRow, Search
 from supervisor.db.operate import Filter
@@ -21,7 +21,6 @@ STATUSES: Final = ("queued", "running", "done", "dead", "cancelled")
 CHOICES: Final = ("queued", "scheduled", "running", "done", "dead", "cancelled")
 SIZE: Final = 50
 MOST_RUNNING: Final = 200
-PATIENCE_S: Final = 0.25
 _LONGEST: Final = 1_000
 _BIGGEST_ID: Final = 2**63 - 1
 
@@ -66,9 +65,9 @@ async def page(viewer: Viewer, params: QueryParams) -> Page:
     search = asked.search()
     if asked.status == "running":
         return await _running(viewer, asked, search)
-    async with viewer.searches if search.narrow else nullcontext():
+    async with viewer.searching() if search.narrow else nullcontext(PATIENCE_S) as patience_s:
         found = await viewer.desk.look(
-            browse.page, search, before=asked.before, after=asked.after, limit=SIZE, patience_s=PATIENCE_S
+            browse.page, search, before=asked.before, after=asked.after, limit=SIZE, patience_s=patience_s
         )
     first = asked.before is None and asked.after is None
     return _page(

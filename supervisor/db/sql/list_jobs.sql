@@ -6,7 +6,7 @@
 --          dead_letter, history are looked at. queued, running, dead, cancelled: which statuses of them fit.
 --          scheduled: of the queued ones, only those due later (true), or all (null). queue, kind: null takes
 --          any. holds: jsonb that the payload contains; says, written: text that stands in the payload, in
---          lower case, as it is and as a JSON string has it; null takes any. window: rows of each table; at least 1. limit: the most rows returned.
+--          lower case, as it is or, where that differs, as a JSON string has it; null takes any. window: rows of each table; at least 1. limit: the most rows returned.
 -- Returns  edge: the lowest id that was looked at in every table; null: there is nothing below. looked: rows
 --          looked at. Then the job: id, status, queue, kind, priority, attempts, max_attempts, crashes, run_at,
 --          created_at, started_at, finished_at, reason, last_error. Always one row at least: id is null when
@@ -24,7 +24,8 @@ with living as materialized (
            and (%(kind)s::text is null or j.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or j.payload @> %(holds)s::jsonb)
            and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0
-                or strpos(lower(j.payload::text), %(written)s::text) > 0) as fits
+                or case when %(written)s::text is not null
+                        then strpos(lower(j.payload::text), %(written)s::text) > 0 else false end) as fits
       from {schema}.job j
      where j.id <= coalesce(%(before)s::bigint - 1, 9223372036854775807)
      order by j.id desc limit case when %(living)s::boolean then %(window)s::integer else 0 end),
@@ -36,7 +37,8 @@ buried as materialized (
            and (%(kind)s::text is null or d.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or d.payload @> %(holds)s::jsonb)
            and (%(says)s::text is null or strpos(lower(d.payload::text), %(says)s::text) > 0
-                or strpos(lower(d.payload::text), %(written)s::text) > 0) as fits
+                or case when %(written)s::text is not null
+                        then strpos(lower(d.payload::text), %(written)s::text) > 0 else false end) as fits
       from {schema}.dead_letter d
      where d.id <= coalesce(%(before)s::bigint - 1, 9223372036854775807)
      order by d.id desc limit case when %(buried)s::boolean then %(window)s::integer else 0 end),
@@ -47,7 +49,8 @@ done as materialized (
            and (%(kind)s::text is null or h.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or coalesce(h.payload @> %(holds)s::jsonb, false))
            and (%(says)s::text is null or coalesce(strpos(lower(h.payload::text), %(says)s::text) > 0
-                                                or strpos(lower(h.payload::text), %(written)s::text) > 0, false)) as fits
+                                                or case when %(written)s::text is not null
+                        then strpos(lower(h.payload::text), %(written)s::text) > 0 else false end, false)) as fits
       from {schema}.history h
      where h.id <= coalesce(%(before)s::bigint - 1, 9223372036854775807)
      order by h.id desc limit case when %(done)s::boolean then %(window)s::integer else 0 end),

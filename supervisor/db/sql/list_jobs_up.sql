@@ -13,7 +13,8 @@ with living as materialized (
            and (%(kind)s::text is null or j.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or j.payload @> %(holds)s::jsonb)
            and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0
-                or strpos(lower(j.payload::text), %(written)s::text) > 0) as fits
+                or case when %(written)s::text is not null
+                        then strpos(lower(j.payload::text), %(written)s::text) > 0 else false end) as fits
       from {schema}.job j
      where j.id > %(after)s::bigint
      order by j.id limit case when %(living)s::boolean then %(window)s::integer else 0 end),
@@ -25,7 +26,8 @@ buried as materialized (
            and (%(kind)s::text is null or d.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or d.payload @> %(holds)s::jsonb)
            and (%(says)s::text is null or strpos(lower(d.payload::text), %(says)s::text) > 0
-                or strpos(lower(d.payload::text), %(written)s::text) > 0) as fits
+                or case when %(written)s::text is not null
+                        then strpos(lower(d.payload::text), %(written)s::text) > 0 else false end) as fits
       from {schema}.dead_letter d
      where d.id > %(after)s::bigint
      order by d.id limit case when %(buried)s::boolean then %(window)s::integer else 0 end),
@@ -36,7 +38,8 @@ done as materialized (
            and (%(kind)s::text is null or h.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or coalesce(h.payload @> %(holds)s::jsonb, false))
            and (%(says)s::text is null or coalesce(strpos(lower(h.payload::text), %(says)s::text) > 0
-                                                or strpos(lower(h.payload::text), %(written)s::text) > 0, false)) as fits
+                                                or case when %(written)s::text is not null
+                        then strpos(lower(h.payload::text), %(written)s::text) > 0 else false end, false)) as fits
       from {schema}.history h
      where h.id > %(after)s::bigint
      order by h.id limit case when %(done)s::boolean then %(window)s::integer else 0 end),

@@ -38,5 +38,6 @@ select n.looked, x.*
           and (%(kind)s::text is null or j.kind = %(kind)s::text)
           and (%(holds)s::jsonb is null or j.payload @> %(holds)s::jsonb)
           and (%(says)s::text is null or strpos(lower(j.payload::text), %(says)s::text) > 0
-                or strpos(lower(j.payload::text), %(written)s::text) > 0)
+                or case when %(written)s::text is not null
+                        then strpos(lower(j.payload::text), %(written)s::text) > 0 else false end)
         order by j.started_at desc, j.id desc limit %(limit)s) x on true
