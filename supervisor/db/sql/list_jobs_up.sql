@@ -37,9 +37,10 @@ done as materialized (
            (%(queue)s::text is null or h.queue = %(queue)s::text)
            and (%(kind)s::text is null or h.kind = %(kind)s::text)
            and (%(holds)s::jsonb is null or coalesce(h.payload @> %(holds)s::jsonb, false))
-           and (%(says)s::text is null or coalesce(strpos(lower(h.payload::text), %(says)s::text) > 0
-                                                or case when %(written)s::text is not null
-                        then strpos(lower(h.payload::text), %(written)s::text) > 0 else false end, false)) as fits
+           and (%(says)s::text is null or coalesce(
+                    strpos(lower(h.payload::text), %(says)s::text) > 0
+                    or case when %(written)s::text is not null
+                            then strpos(lower(h.payload::text), %(written)s::text) > 0 else false end, false)) as fits
       from {schema}.history h
      where h.id > %(after)s::bigint
      order by h.id limit case when %(done)s::boolean then %(window)s::integer else 0 end),
