@@ -6,7 +6,8 @@
 --          dead_letter, history are looked at. queued, running, dead, cancelled: which statuses of them fit.
 --          scheduled: of the queued ones, only those due later (true), or all (null). queue, kind: null takes
 --          any. holds: jsonb that the payload contains; says, written: text that stands in the payload, in
---          lower case, as it is or, where that differs, as a JSON string has it; null takes any. window: rows of each table; at least 1. limit: the most rows returned.
+--          lower case, as it is or, where that differs, as a JSON string has it; null takes any.
+--          window: rows of each table; at least 1. limit: the most rows returned.
 -- Returns  edge: the lowest id that was looked at in every table; null: there is nothing below. looked: rows
 --          looked at. Then the job: id, status, queue, kind, priority, attempts, max_attempts, crashes, run_at,
 --          created_at, started_at, finished_at, reason, last_error. Always one row at least: id is null when
