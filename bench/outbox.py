@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, say: Say) -> Report:
                 if isinstance(broker, Rabbit):
                     broker.close()
     told = "; ".join(
-        f"{name} {one['relay']:,.0f} events/s, {one['ratio']:.2f}x a bare publisher" for name, one in figures.items()
+        f"{name} {one['relay']:,.0f} events/s, {one['ratio']}x a bare publisher" for name, one in figures.items()
     )
     line = f"outbox: {told} ({options.batch} on their way, {options.bytes} B, {found['cores']} cores)"
     return Report(line, {"machine": found, "settings": vars(options) | {"dir": str(options.dir)}, "brokers": figures})
@@ -104,8 +104,9 @@ def _relay(url: str, broker: str, options: argparse.Namespace) -> float:
             "SUPERVISOR_OUTBOX_URL": broker,
             "SUPERVISOR_OUTBOX_BATCH": str(options.batch),
         }
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         relay = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "relay"], env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "supervisor", "relay"], env=env, stdin=subprocess.DEVNULL, stderr=said
         )
         try:
             seen: list[tuple[float, int]] = []
@@ -115,13 +116,16 @@ def _relay(url: str, broker: str, options: argparse.Namespace) -> float:
                 assert row is not None
                 seen.append((time.monotonic(), row[0]))
                 if relay.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit("the relay did not empty the outbox: run `supervisor relay` to see why")
+                    said.seek(0)
+                    tail = said.read().decode(errors="replace")[-2000:]
+                    raise SystemExit(f"the relay did not empty the outbox, {seen[-1][1]} events are left: {tail}")
                 time.sleep(0.02)
             while conn.execute("select from supervisor.outbox limit 1").fetchone() is not None:
                 time.sleep(0.02)
         finally:
             relay.terminate()
             relay.wait(30)
+            said.close()
         began = next(at for at, left in seen if left <= count - count // 10)
         first = next(left for _, left in seen if left <= count - count // 10)
         return (first - seen[-1][1]) / max(1e-9, seen[-1][0] - began)

@@ -1,4 +1,4 @@
-"""A bare publisher: the broker's client in a loop, so many events on their way, each confirmed; no database.
+"""A bare publisher: the broker's client in a loop, so many CloudEvents on their way, each confirmed; no database.
 
 `python -m bench.publisher nats nats://127.0.0.1:4222 20000 500 200` prints events a second.
 """
@@ -9,6 +9,8 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
 
 import aio_pika
 import nats
@@ -28,6 +30,19 @@ async def make_topic(name: str, broker: str, topic: str) -> None:
     connection = await aio_pika.connect(broker)
     async with connection:
         await (await connection.channel()).declare_queue(topic, durable=True)
+
+
+def _attributes() -> dict[str, str]:
+    """What a CloudEvent carries: the same bytes go to the broker as from a relay."""
+    return {
+        "specversion": "1.0",
+        "id": str(uuid.uuid4()),
+        "type": "bench",
+        "source": "/pg-supervisor",
+        "time": datetime.now(UTC).isoformat(),
+        "datacontenttype": "application/json",
+        "partitionkey": "k1",
+    }
 
 
 async def _publish(send: Send, count: int, batch: int, size: int) -> float:
@@ -51,7 +66,9 @@ async def _main(name: str, broker: str, count: int, batch: int, size: int) -> fl
         js = client.jetstream(publish_async_max_pending=batch)
 
         async def send(body: bytes) -> object:
-            return await (await js.publish_async("bench", body, headers={"Nats-Msg-Id": uuid.uuid4().hex}))
+            headers = {f"ce-{word}": value for word, value in _attributes().items()}
+            headers["Nats-Msg-Id"] = headers["ce-id"]
+            return await (await js.publish_async("bench", body, headers=headers))
 
         rate = await _publish(send, count, batch, size)
         await client.close()
@@ -61,7 +78,8 @@ async def _main(name: str, broker: str, count: int, batch: int, size: int) -> fl
         channel = await connection.channel(publisher_confirms=True)
 
         async def put(body: bytes) -> object:
-            message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+            headers: dict[str, Any] = {f"cloudEvents:{word}": value for word, value in _attributes().items()}
+            message = aio_pika.Message(body, headers=headers, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
             return await channel.default_exchange.publish(message, "bench")
 
         return await _publish(put, count, batch, size)

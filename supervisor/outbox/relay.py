@@ -53,6 +53,8 @@ _MOST_WRITTEN: Final = 1000
 _CONNECT_S: Final = 10.0
 _BACKOFF_S: Final = (0.1, 5.0)
 _HELD_EVERY_S: Final = 5.0
+_HAND: Final = 4
+"""Events in hand, in batches: one is on its way, one is being written off, the others are next."""
 _MOST_ERROR: Final = 500
 _DRAIN_SHARE: Final = 0.8
 """Of the drain's time, for what is on its way; the rest is for giving the parts back."""
@@ -104,7 +106,9 @@ class Relay:
         self._wanted = asyncio.Event()  # something to write
         self._idle_writer = asyncio.Event()
         self._idle_writer.set()
-        self._flying: set[asyncio.Task[None]] = set()
+        self._flying: dict[asyncio.Task[None], float] = {}
+        """What is on its way, and since when: oldest first."""
+        self._overdue: set[asyncio.Task[None]] = set()
         self._flying_of: Counter[int] = Counter()
         self._confirmed: deque[Event] = deque()
         self._refused: deque[tuple[Event, str]] = deque()
@@ -139,7 +143,14 @@ class Relay:
         """Relay until *stop*; then let what is on its way arrive, and give the parts back. False if that was cut."""
         loops = [
             asyncio.create_task(work)
-            for work in (self.lead.run(), self._broker(), self._pump(), self._writer(), self._tidy())
+            for work in (
+                self.lead.run(),
+                self._broker(),
+                self._pump(),
+                self._writer(),
+                self._tidy(),
+                self._time_limits(),
+            )
         ]
         if self._settings.wake:
             loops.append(asyncio.create_task(self._listener.run()))
@@ -166,7 +177,7 @@ class Relay:
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + patience):
                 while self._flying:
-                    await asyncio.wait(self._flying, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(list(self._flying), return_when=asyncio.FIRST_COMPLETED)
                 await self._idle_writer.wait()
         except TimeoutError:
             whole = False
@@ -191,8 +202,8 @@ class Relay:
             self._book.due()
             self._dispatch()
             await self._see_held()
-            room = 2 * batch - self._book.in_hand
-            if room < max(1, batch // 2) and self._flying_of.total():
+            room = _HAND * batch - self._book.in_hand
+            if room < batch and self._flying_of.total():
                 await self._rest(1.0)  # until something has arrived
                 continue
             early = self._next_look - time.monotonic()
@@ -254,19 +265,36 @@ class Relay:
         while self._up and len(self._flying) < window and (event := self._book.take()) is not None:
             self._flying_of[event.part] += 1
             task = asyncio.create_task(self._send(event))
-            self._flying.add(task)
-            task.add_done_callback(self._flying.discard)
+            self._flying[task] = time.monotonic()
+            task.add_done_callback(self._landed)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._flying.pop(task, None)
+        self._overdue.discard(task)
+
+    async def _time_limits(self) -> None:
+        """End what the broker is silent about; one look at the oldest, since a timer for each event is dear."""
+        patience = self._settings.publish_timeout_s
+        while True:
+            await asyncio.sleep(patience / 20)
+            limit = time.monotonic() - patience
+            for task, since in list(self._flying.items()):
+                if since > limit:
+                    break
+                self._overdue.add(task)
+                task.cancel()
 
     async def _send(self, event: Event) -> None:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self._settings.publish_timeout_s):
-                await self._publisher.publish(event)
+            await self._publisher.publish(event)
         except EventRefused as error:
             self._refuse(event, str(error))
         except BrokerDown as error:
             self._return(event, str(error))
-        except TimeoutError:
+        except asyncio.CancelledError:
+            if asyncio.current_task() not in self._overdue:
+                raise
             reason = f"no confirmation within {self._settings.publish_timeout_s:g} s"
             if self._confirmed_at > began:
                 self._refuse(event, f"{reason}, though events sent later were confirmed")
@@ -425,7 +453,7 @@ class Relay:
                 )
             await self._publisher.close()
             while self._flying:  # they end with their connection, at the latest by their time limit
-                await asyncio.wait(self._flying)
+                await asyncio.wait(list(self._flying))
             least, most = _BACKOFF_S
             if self._failures:
                 await asyncio.sleep(min(most, least * 2 ** min(self._failures, 16)) * random.uniform(0.5, 1.0))

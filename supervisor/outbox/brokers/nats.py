@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -158,12 +158,8 @@ class NatsPublisher:
         for name, value in event.attributes(self._source).items():
             headers["content-type" if name == "datacontenttype" else f"ce-{name}"] = value
         headers["Nats-Msg-Id"] = event.event_id
-        # A header is at most its texts and four bytes around them.
-        size = len(event.body) + 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
-        if size > client.max_payload:
-            raise EventRefused(
-                f"it has {size} bytes with its headers, the server's max_payload is {client.max_payload}"
-            )
+        if len(event.body) + len(event.headers_json) > client.max_payload // 2:
+            _check_size(event, headers, client.max_payload)
         number = str(next(self._numbers))
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
@@ -224,6 +220,13 @@ class NatsPublisher:
     async def close(self) -> None:
         """See Publisher."""
         await self._connection.close()
+
+
+def _check_size(event: Event, headers: Mapping[str, str], most: int) -> None:
+    """Refuse what the server would end the connection for. A header is its texts and four bytes around them."""
+    size = len(event.body) + 16 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+    if size > most:
+        raise EventRefused(f"it has {size} bytes with its headers, the server's max_payload is {most}")
 
 
 def words(error: BaseException) -> str:
