@@ -54,7 +54,7 @@ Steps: TypeAlias = "Generator[Step, list[Row], T]"
 
 def one(schema: str, text: str, args: tuple[Any, ...], read: Callable[[Row | None], T]) -> Steps[T]:
     """Send *text*, a statement with one row for answer."""
-    rows = yield from _sent(schema, Step(_text(text, schema), args))
+    rows = yield from sent(schema, Step(_text(text, schema), args))
     return read(rows[0] if rows else None)
 
 
@@ -80,7 +80,7 @@ def many(
     try:
         answers: list[T] = []
         for document in documents:
-            answers += [read(row) for row in (yield from _sent(schema, Step(_text(text, schema), (document,))))]
+            answers += [read(row) for row in (yield from sent(schema, Step(_text(text, schema), (document,))))]
         result = judge(answers)
     except GeneratorExit:
         raise
@@ -137,7 +137,8 @@ async def drive_async(steps: Steps[T], fetch: Callable[[Step], Awaitable[list[Ro
         return result
 
 
-def _sent(schema: str, step: Step) -> Generator[Step, list[Row], list[Row]]:
+def sent(schema: str, step: Step) -> Steps[list[Row]]:
+    """Send *step* and return its rows; SchemaMissing where *schema* is not migrated."""
     try:
         return (yield step)
     except Exception as error:

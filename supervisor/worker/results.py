@@ -166,7 +166,7 @@ class Results:
                     conn,
                     self._schema,
                     session=self._session.id,
-                    settlements=[self._settlement(run) for run in batch],
+                    settlements=[settlement_of(run, self._default) for run in batch],
                     keep=self._keep,
                     unknown_limit_s=self._unknown_limit_s,
                 )
@@ -206,17 +206,6 @@ class Results:
         text = f"the result could not be stored as it was ({error.sqlstate})"
         run.outcome = replace(run.outcome, error=text, reason="unstorable")
         await self._settle(batch)
-
-    def _settlement(self, run: Run) -> Settlement:
-        outcome = run.outcome or Outcome("released")
-        backoff: Any = run.handler.backoff if run.handler is not None else None
-        if outcome.event == "failed" and outcome.delay is None and callable(backoff):
-            delay, problem = evaluate(backoff, run.job.attempt)
-            if problem is not None:
-                log.warning("backoff.ignored", kind=run.job.kind, job_id=run.job.id, reason=problem)
-            outcome = replace(outcome, delay=delay)
-        chosen = backoff if isinstance(backoff, Backoff) else self._default
-        return Settlement(run.job.id, run.job.token, outcome, chosen.base, chosen.cap)
 
     # ---- lost, and in doubt
 
@@ -272,6 +261,19 @@ class Results:
             self._board.free(run.entry)
             self._in_doubt.discard(run.job.id)
         self._counts.settled()
+
+
+def settlement_of(run: Run, default: Backoff) -> Settlement:
+    """How *run* ended, with the wait that its handler chose for a next attempt, or else *default*."""
+    outcome = run.outcome or Outcome("released")
+    backoff: Any = run.handler.backoff if run.handler is not None else None
+    if outcome.event == "failed" and outcome.delay is None and callable(backoff):
+        delay, problem = evaluate(backoff, run.job.attempt)
+        if problem is not None:
+            log.warning("backoff.ignored", kind=run.job.kind, job_id=run.job.id, reason=problem)
+        outcome = replace(outcome, delay=delay)
+    chosen = backoff if isinstance(backoff, Backoff) else default
+    return Settlement(run.job.id, run.job.token, outcome, chosen.base, chosen.cap)
 
 
 def keep_level(settings: Settings) -> int:
