@@ -218,7 +218,7 @@ class Asker:
     async def _per_lane(self, limit: int) -> int:
         """*limit*, or less where there are many lanes."""
         [[lanes]] = await self._rows("health_lanes")
-        return max(_LEAST_SAMPLE, min(limit, _MOST_SAMPLED // max(1, lanes)))
+        return max(_LEAST_SAMPLE, min(limit, _MOST_SAMPLED // max(1, int(lanes))))
 
     @asynccontextmanager
     async def _asking(self, *, plans: bool = False) -> AsyncIterator[None]:
