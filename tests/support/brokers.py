@@ -138,6 +138,7 @@ class Rabbit:
         (self._dir / "plugins").write_text("[].\n")
         with self.log.open("ab") as out:
             quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, "env": self._env}
+            quiet["cwd"] = self._dir  # what it leaves when it is killed
             if self._epmd is None or self._epmd.poll() is not None:
                 epmd = shutil.which("epmd") or missing("epmd is missing: apt install erlang-base")
                 self._epmd = subprocess.Popen([*DIE_WITH_PARENT, epmd], **quiet)

@@ -39,16 +39,21 @@ begin
         select pg_current_snapshot() as seen),
     led as materialized (
         select u.part, u.pos, u.ord from unnest(p_parts, p_pos) with ordinality as u (part, pos, ord)),
+    -- `offset 0`: look-ups in the outbox, one per row of the other side. Where statistics say that the outbox is
+    -- empty, it could else be read as a whole, dead rows and all, and joined afterwards.
+    recent as materialized (
+        select o.part, o.id from look, unnest(p_open) as open (xid)
+         cross join lateral (select o.part, o.id from {schema}.outbox o where o.xid = open.xid offset 0) o
+         where pg_visible_in_snapshot(open.xid, look.seen)
+        union all
+        select o.part, o.id from {schema}.outbox o where o.xid >= p_since),
+    below as materialized (
+        select r.part, r.id from recent r
+         where exists (select from led where led.part = r.part and r.id <= led.pos)
+         order by r.id limit p_most_late),
     late as materialized (
-        select o.* from (
-            select o.* from look, unnest(p_open) as open (xid)
-             cross join lateral (select o.* from {schema}.outbox o where o.xid = open.xid) o
-             where pg_visible_in_snapshot(open.xid, look.seen)
-            union all
-            select o.* from {schema}.outbox o where o.xid >= p_since
-        ) o
-         where exists (select from led where led.part = o.part and o.id <= led.pos)
-         order by o.id limit p_most_late),
+        select o.* from below b
+         cross join lateral (select o.* from {schema}.outbox o where o.part = b.part and o.id = b.id offset 0) o),
     fresh as materialized (
         select o.* from led
          cross join lateral (
@@ -157,10 +162,13 @@ begin
         -- Not locked against a change of hands: the broker has the event, so it may leave whoever leads now.
         select p.part, p.token from {schema}.outbox_part p where p.part = any (p_parts) and p.holder = p_relay),
     mine as materialized (
-        select c.part, c.id from unnest(p_parts, p_tokens, p_ids) as c (part, token, id)
+        -- Look-ups by key, then by place: see read_outbox.
+        select o.tid from unnest(p_parts, p_tokens, p_ids) as c (part, token, id)
+         cross join lateral (
+               select o.ctid as tid from {schema}.outbox o where o.part = c.part and o.id = c.id offset 0) o
          where exists (select from led where led.part = c.part and led.token = c.token)),
     gone as (
-        delete from {schema}.outbox o using mine where o.part = mine.part and o.id = mine.id
+        delete from {schema}.outbox o using mine where o.ctid = mine.tid
         returning o.id, o.created_at, o.attempts, o.topic, o.key, o.event_id, o.payload, o.headers),
     kept as (
         insert into {schema}.outbox_sent (id, sent_at, created_at, attempts, topic, key, event_id, payload, headers)
