@@ -65,6 +65,8 @@ TABLES: Final[dict[str, Access]] = {
     "relay": Access(worker="select, insert, update, delete", look="select"),
     "inbox": Access(worker="select, insert", look="select"),
     "inbox_parked": Access(worker="select, insert", look="select"),
+    "schedule": Access(worker="select, insert, update, delete", look="select"),
+    "schedule_version": Access(worker="select, insert, update, delete", look="select"),
     "migration": Access(worker="select", look="select"),
     "jobs": Access(worker="select", look="select"),
 }
@@ -139,6 +141,16 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "retry_job": _OPERATOR,
     "cancel_job": _OPERATOR,
     "reschedule_job": _OPERATOR,
+    "cron_problem": (),
+    "check_schedule": (),
+    "declare_schedules": _WORKER,
+    "plan_schedule": _WORKER,
+    "fire_schedule": _WORKER,
+    "pause_schedule": _OPERATOR,
+    "resume_schedule": _OPERATOR,
+    "run_schedule": _OPERATOR,
+    "set_schedule": _OPERATOR,
+    "unset_schedule": _OPERATOR,
 }
 """Who may execute each function; those of nobody are called by others, with these one's rights."""
 

@@ -110,6 +110,17 @@ class Metrics:
             "Events consumed from a broker: received (now a job), duplicate (dropped), parked (no job can be made of).",
             "outcome",
         )
+        self.schedule_fired = counter(
+            "schedule_fired_total", "Ticks of cron entries fired, by this supervisor.", "kind"
+        )
+        self.schedule_skipped = counter(
+            "schedule_skipped_total",
+            "Ticks of cron entries that were missed and not fired, by the entry's policy.",
+            "kind",
+        )
+        self.schedule_late_seconds = histogram(
+            "schedule_late_seconds", "From a tick to the job that it adds, by the database's clock.", WAIT_SECONDS
+        )
         self.errors = counter("errors_total", "Failures of the service itself, by place.", "where")
         self.log_lines_dropped = counter("log_lines_dropped_total", "Log lines lost to a slow reader.")
 

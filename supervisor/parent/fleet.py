@@ -64,6 +64,7 @@ class Fleet:
 
     Args:
         link: the connection that recoveries use.
+        on_kinds: called with what a worker that became ready said of its handlers.
         on_ready: called with a worker that became ready.
         on_hungry, on_more: as the worker says them.
         on_due: called with the seconds until a recovered job is due again.
@@ -83,6 +84,7 @@ class Fleet:
         fork_server: ForkServer,
         link: Link,
         metrics_dir: Path,
+        on_kinds: Callable[[Ready], None],
         on_ready: Callable[[Child], None],
         on_hungry: Callable[[Child, float | None, bool], None],
         on_more: Callable[[Child], None],
@@ -98,6 +100,7 @@ class Fleet:
         self._fork_server = fork_server
         self._link = link
         self._metrics_dir = metrics_dir
+        self._on_kinds = on_kinds
         self._on_ready = on_ready
         self._on_hungry = on_hungry
         self._on_more = on_more
@@ -213,6 +216,7 @@ class Fleet:
                     birth_mb=round(message.rss / 2**20),
                 )
                 self._say_odd_limits(child)
+                self._on_kinds(message)
                 self._on_ready(child)
             case Hungry():
                 self._on_hungry(child, message.next_due_in_s, message.blocked)

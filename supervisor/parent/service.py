@@ -28,6 +28,7 @@ from supervisor.errors import DatabaseUnavailable, HandlersFailed, SchemaMissing
 from supervisor.log import Repeats, dropped_lines, get_logger
 from supervisor.metrics.facts import Values
 from supervisor.parent.child import Child
+from supervisor.parent.cron import Cron
 from supervisor.parent.deadlines import Deadlines
 from supervisor.parent.ears import Ears
 from supervisor.parent.fleet import Fleet
@@ -93,6 +94,7 @@ class Parent:
         self._tend_link = self._link("pg-supervisor tend")
         self._look_link = self._link("pg-supervisor look")
         self._watch_link = self._link("pg-supervisor watch")
+        self._cron_link = self._link("pg-supervisor cron")
         self._lanes = LaneBook()
         self._repeats = Repeats()
         self._guard = Guard(self._health)
@@ -132,6 +134,7 @@ class Parent:
             ),
             link=self._lease_link,
             metrics_dir=self._metrics_dir,
+            on_kinds=lambda told: self._cron.declare(told.kinds, told.entries),
             on_ready=self._worker_ready,
             on_hungry=self._worker_hungry,
             on_more=self._waker.more,
@@ -159,6 +162,7 @@ class Parent:
         )
         self._facts.ask(self._facts_of_service)
         self._tender = Tender(self._tend_link, settings)
+        self._cron = Cron(self._cron_link, settings, guard=self._guard)
         self._ears = Ears(
             settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url,
             settings,
@@ -277,6 +281,7 @@ class Parent:
         self._spawn_task(self._showing.run())
         self._spawn_task(self._house())
         self._spawn_task(self._watch.run())
+        self._spawn_task(self._cron.run())
         self._spawn_task(Deadlines(self._fleet.living, self._settings.concurrency).run())
         if self._settings.wake:
             self._spawn_task(self._ears.run())
@@ -344,7 +349,7 @@ class Parent:
             last += [self._take_row_away(), self._watch.finish()]
         await asyncio.gather(*last)
         # Not waited for where a statement still waits for a silent database: the connection ends with the process.
-        links = (self._watch_link, self._lease_link, self._tend_link, self._look_link)
+        links = (self._watch_link, self._lease_link, self._tend_link, self._look_link, self._cron_link)
         closing = [asyncio.get_running_loop().create_task(link.close()) for link in links]
         await asyncio.wait(closing, timeout=grace.HANG_UP_S)
 
@@ -388,6 +393,7 @@ class Parent:
         if not self._drain_wanted.is_set():
             self._drain_deadline = time.monotonic() + self._settings.drain_timeout_s
             self._say_state(ServiceState.DRAINING)  # at once: no request is to be sent here any more
+            self._cron.forget()
             self._drain_wanted.set()
             self._changed.set()
 

@@ -26,6 +26,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from supervisor.cron import Entry
+
 MAX_TEXT: Final = 100_000  # of a traceback; the longest message stays well below what a channel reassembles
 
 
@@ -143,6 +145,7 @@ class Ready:
     kinds: tuple[str, ...]
     rss: int  # bytes at birth
     queues: tuple[str, ...] = ()  # known by name, in the order in which the scoreboard numbers them
+    entries: tuple[Entry, ...] = ()  # of cron
     t: Literal["ready"] = "ready"
 
     @property

@@ -219,7 +219,8 @@ class Worker:
             if await self._open_session():
                 self._board.set_header(state=WorkerState.READY)
                 kinds, queues = tuple(sorted(self._handlers)), metrics.known_labels("queue")
-                self._channel.send(Ready(os.getpid(), self._session.id, kinds, _rss(), queues))
+                entries = tuple(entry for kind in kinds for entry in self._handlers[kind].entries if entry.kind == kind)
+                self._channel.send(Ready(os.getpid(), self._session.id, kinds, _rss(), queues, entries))
                 self._exchange.wake()
                 await self._until_draining()
             return await self._leave(exchange, link, pools)
