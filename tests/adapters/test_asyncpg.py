@@ -1,5 +1,6 @@
 """Enqueueing on asyncpg's connections."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -108,6 +109,29 @@ async def test_a_part_that_fails_takes_back_the_bulk_and_nothing_else(
             await enqueue_many(conn, [NewJob("mail", {"user_id": number}) for number in range(10)])
         await enqueue(conn, "mail", {"user_id": 11})
     assert both(shop) == ([1], [11])
+
+
+async def test_a_bulk_that_is_cancelled_while_it_waits_takes_back_itself_only(
+    open_async: Async, shop: Database
+) -> None:
+    holder = shop.connect(autocommit=False)
+    enqueue(holder, "mail", {"user_id": 1}, unique_key="k")
+    jobs = [NewJob("mail", {"user_id": 2}), NewJob("mail", {"user_id": 3}, unique_key="k")]
+    async with open_async.asyncpg() as conn, conn.transaction():
+        await conn.execute(ROW, 1)
+        bulk = asyncio.create_task(enqueue_many(conn, jobs, on_conflict="raise"))
+        await asyncio.to_thread(
+            shop.wait_for,
+            "select count(*)::int from pg_stat_activity"
+            " where wait_event_type = 'Lock' and datname = current_database()",
+            1,
+        )
+        bulk.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await bulk
+        await enqueue(conn, "mail", {"user_id": 4})
+    holder.rollback()
+    assert both(shop) == ([1], [4])
 
 
 async def test_what_cannot_be_used(open_async: Async) -> None:
