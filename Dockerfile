@@ -10,7 +10,7 @@
 # How to bring one's own handlers: docs/operations.md.
 
 FROM python:3.13-slim AS build
-ARG EXTRAS="dashboard,webhook"
+ARG EXTRAS="dashboard,nats,webhook"
 ARG PIP_INDEX_URL
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src

@@ -48,7 +48,7 @@ def test_ports_are_published_on_loopback_and_images_have_tags() -> None:
 
 def test_no_service_of_ours_may_write_or_gain_rights() -> None:
     ours = [one for one in shipped.compose()["services"].values() if "build" in one]
-    assert len(ours) == 3
+    assert len(ours) == 4
     for one in ours:
         assert one["read_only"] is True
         assert one["cap_drop"] == ["ALL"]

@@ -69,3 +69,19 @@ def test_an_unknown_bench_is_refused_with_the_known_ones(tmp_path: Path) -> None
     done = bench("fly", tmp_path=tmp_path)
     assert done.returncode == 2
     assert "drain" in done.stderr
+
+
+def test_outbox_measures_the_relay_and_a_bare_publisher(place: Path) -> None:
+    size = ("--broker", "nats", "--events", "2000", "--rounds", "2", "--batch", "100", "--keys", "100")
+    done = bench("outbox", "--json", *size, tmp_path=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+
+    measured = found["brokers"]["nats"]
+    assert len(measured["rounds"]) == 2
+    for one in (measured, *measured["rounds"]):
+        assert one["relay"] > 0
+        assert one["bare"] > 0
+    assert found["line"].startswith("outbox: nats ")
+    assert "x a bare publisher (100 on their way, 200 B" in found["line"]
+    assert list(place.glob("bench-*")) == [], "its servers' files are gone"
