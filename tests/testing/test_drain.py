@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from supervisor import Backoff, Cancel, Job, NewJob, Retry, Snooze, enqueue, enqueue_many, handler
-from supervisor.testing import drain, run_job
+from supervisor.queues import pause_queue, resume_queue
+from supervisor.testing import assert_enqueued, drain, run_job
 from tests.support.database import Database
 from tests.support.libraries import Async
 
@@ -85,6 +86,27 @@ def test_what_is_later_stays_unless_asked_for_and_queues_are_kept_apart(conn: ps
     drain(conn, ahead=timedelta(hours=2))
     assert seen == [5, 1, 2, 4] or seen == [5, 1, 4, 2]
     assert drain(conn) == []
+
+
+def test_a_paused_queue_is_left_alone(conn: psycopg.Connection[Any]) -> None:
+    declare()
+    enqueue_many(conn, [NewJob("d.ends", {"how": "ok"}, queue=queue) for queue in ("held", "one", "zone", "free")])
+    pause_queue(conn, "held")
+    assert [ran.status for ran in drain(conn)] == ["done", "done", "done"]
+    assert_enqueued(conn, "d.ends", queue="held", count=1)
+    resume_queue(conn, "held")
+    assert [ran.status for ran in drain(conn)] == ["done"]
+
+
+def test_a_job_that_was_cancelled_while_it_ran(conn: psycopg.Connection[Any]) -> None:
+    @handler("d.cancels")
+    def cancels(job: Job) -> None:
+        conn.execute("select supervisor.cancel_job(array[%s::bigint])", [job.id])
+        raise ValueError
+
+    cancels.enqueue(conn)
+    [ran] = drain(conn)
+    assert (ran.event, ran.status, ran.reason) == ("failed", "cancelled", "operator")
 
 
 def test_jobs_that_jobs_enqueue_are_run_and_bounded(conn: psycopg.Connection[Any]) -> None:
