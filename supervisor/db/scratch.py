@@ -82,6 +82,14 @@ def rolled_back(address: str) -> Iterator[psycopg.Connection[Any]]:
         conn.close()
 
 
+def careless(address: str) -> None:
+    """Turn durability off on a server that is thrown away: waits for the disk are most of a small test's time."""
+    with psycopg.connect(address, autocommit=True) as conn:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            conn.execute(sql.SQL("alter system set {} = off").format(sql.Identifier(setting)))
+        conn.execute("select pg_reload_conf()")
+
+
 def forget_jobs(address: str, schema: str) -> int:
     """Delete the jobs that the database keeps, in whatever state; how many there were."""
     tables = [sql.Identifier(schema, name) for name in ("job", "history", "dead_letter")]

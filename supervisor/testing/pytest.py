@@ -22,7 +22,7 @@ import pytest
 
 from supervisor.client import queue_schema
 from supervisor.db.embedded import EmbeddedPostgres
-from supervisor.db.scratch import Scratch, forget_jobs, rolled_back
+from supervisor.db.scratch import Scratch, careless, forget_jobs, rolled_back
 
 if TYPE_CHECKING:
     from supervisor.db.enqueue import SyncConn
@@ -39,7 +39,9 @@ def supervisor_server() -> Iterator[str]:
     home = Path(tempfile.gettempdir()) / f"pg-supervisor-test-{os.getpid()}"
     try:
         with EmbeddedPostgres() as embedded:
-            yield embedded.start(home)
+            address = embedded.start(home)
+            careless(address)
+            yield address
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
