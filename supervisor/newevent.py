@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -75,6 +76,19 @@ class NewEvent:
         for name, value in (self.headers or {}).items():
             _check_header(name, value)
         derive(self, "event_id_text", _uuid_text(self.event_id))
+
+    def with_headers(self, more: Mapping[str, str]) -> NewEvent:
+        """This event with *more* headers; as it is when it names one of them itself, or they would not fit."""
+        own = {} if self.headers_json == EMPTY else json.loads(self.headers_json)
+        if any(name in own for name in more):
+            return self
+        try:
+            merged = encode_headers({**own, **more})
+        except InvalidJob:
+            return self
+        made = copy(self)
+        object.__setattr__(made, "headers_json", merged)
+        return made
 
     def element(self) -> str:
         """This event as an element of a bulk's JSON array."""

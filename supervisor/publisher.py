@@ -25,6 +25,7 @@ from supervisor.db import publish as statements
 from supervisor.db import steps
 from supervisor.errors import InvalidEvent, InvalidJob
 from supervisor.newevent import NewEvent, Published
+from supervisor.trace import current_context
 
 if TYPE_CHECKING:
     from supervisor.adapters import Adapter
@@ -85,7 +86,7 @@ def publish(
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
     where, theirs, is_async = _place(conn, schema)
-    event = NewEvent(topic, payload, key=key, headers=headers, event_id=event_id)
+    [event] = _traced([NewEvent(topic, payload, key=key, headers=headers, event_id=event_id)])
     if theirs is not None:
 
         def sent(_: bool) -> Steps[Answer]:
@@ -117,7 +118,7 @@ def publish_many(
     for index, event in enumerate(listed):
         if not isinstance(event, NewEvent):
             raise InvalidEvent(f"events[{index}]", f"must be a NewEvent, not {type(event).__name__}")
-    documents = _documents(listed, MAX_DOCUMENT_BYTES if theirs is None else PART_BYTES)
+    documents = _documents(_traced(listed), MAX_DOCUMENT_BYTES if theirs is None else PART_BYTES)
     if theirs is not None:
 
         def sent(is_open: bool) -> Steps[list[Published]]:
@@ -156,6 +157,12 @@ def _place(conn: object, schema: str | None) -> tuple[str, Adapter | None, bool]
         return where, theirs, takes_await(conn) if theirs is None else theirs.is_async
     except InvalidJob as refused:
         raise InvalidEvent(refused.field, refused.reason) from None
+
+
+def _traced(events: list[NewEvent]) -> list[NewEvent]:
+    """With the trace that the caller is in: consumers of the event go on with it."""
+    context = current_context()
+    return [event.with_headers(context) for event in events] if context else events
 
 
 def _published(answer: Answer) -> Published:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from supervisor import NewEvent, publish, publish_many
 from supervisor.errors import InvalidEvent, SchemaMissing
@@ -245,3 +246,16 @@ def test_what_is_published_is_partitioned_by_day_and_goes_by_age(db: Database) -
     assert db.value(made) == 3
     assert db.value("select count(*)::int from supervisor.outbox_sent") == 5
     assert db.rows("select event_id from supervisor.inbox") == [("new",)]
+
+
+def test_an_event_carries_the_trace_of_its_publisher(db: Database) -> None:
+    """What the caller names itself is left as it is; without a trace nothing is added."""
+    conn = db.connect()
+    tracer = TracerProvider().get_tracer("test")
+    with tracer.start_as_current_span("order") as span:
+        publish(conn, "t", headers={"x": 1})
+        publish_many(conn, [NewEvent("t", headers={"traceparent": "mine"})])
+    publish(conn, "t")
+    headers = [row[0] for row in db.rows("select headers from supervisor.outbox order by id")]
+    trace = f"00-{span.get_span_context().trace_id:032x}-{span.get_span_context().span_id:016x}-01"
+    assert headers == [{"x": 1, "traceparent": trace}, {"traceparent": "mine"}, {}]
