@@ -485,7 +485,8 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     known = {variable(field) for field in Settings.model_fields} | {
         variable(field) + "_FILE" for field in SECRETS + WORDS + BROKERS
     }
-    known |= {"SUPERVISOR_LAB_DATABASE_URL"}  # where the handlers of the demo count their calls
+    # Where the handlers of the demo count their calls; the server of supervisor.testing.pytest.
+    known |= {"SUPERVISOR_LAB_DATABASE_URL", "SUPERVISOR_TEST_DATABASE_URL"}
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
     return [
         f"{name} is not a setting and has no effect: is {close[0]} meant?"
