@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 
 from supervisor import exits
 from supervisor.cli import outbox as outbox_commands
+from supervisor.cli import schedules as schedule_commands
 from supervisor.cli.dashboard import dashboard
 from supervisor.cli.demo import demo
 from supervisor.cli.doctor import doctor
@@ -80,6 +81,12 @@ outbox.command("list")(outbox_commands.list_)
 for _command in (outbox_commands.status, outbox_commands.replay, outbox_commands.drop):
     outbox.command()(_command)
 app.add_typer(outbox)
+schedules = typer.Typer(name="schedules", no_args_is_help=True, help="Look at cron entries; pause, run, set them.")
+schedules.command("list")(schedule_commands.list_)
+schedules.command("set")(schedule_commands.set_)
+for _command in (schedule_commands.pause, schedule_commands.resume, schedule_commands.run, schedule_commands.unset):
+    schedules.command()(_command)
+app.add_typer(schedules)
 queues.command("list")(list_queues)
 queues.command("set")(set_)
 _commands = (pause, resume, unset)

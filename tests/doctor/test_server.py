@@ -87,7 +87,7 @@ def test_notifications_over_an_address_that_leads_nowhere(patient: Patient) -> N
 
 
 def test_too_few_connections(patient: Patient) -> None:
-    patient.finds("connections", PROBLEM, "may open 305 connections", "the server allows 197", processes=100)
+    patient.finds("connections", PROBLEM, "may open 306 connections", "the server allows 197", processes=100)
     patient.db.server.execute(f"alter role {ROLE} connection limit 6")
     try:
         patient.is_cured_of("connections", PROBLEM, f"role {ROLE} is limited to 6")

@@ -15,6 +15,7 @@ import pytest
 from supervisor import Cron, handler
 from supervisor.cron import MAX_MISSED, SKIP_AFTER_S, Due, Timetable, check_missed
 from supervisor.errors import InvalidHandler, InvalidSchedule
+from supervisor.schedules import check_order, missed_word, read_missed
 
 handler_module = importlib.import_module("supervisor.handler")
 
@@ -343,3 +344,29 @@ def test_two_entries_of_one_name_are_refused() -> None:
 
         @handler("c", cron=Cron("* * * * *", name="a"))
         def two() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("order", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "x" * 301}, "name"),
+        ({"name": "k\x00"}, "name"),
+        ({"name": "k", "by": "x" * 201}, "by"),
+        ({"name": "k", "cron": "0 0 30 2 *"}, "cron"),
+        ({"name": "k", "tz": "Mars/Phobos"}, "tz"),
+        ({"name": "k", "missed": 1001}, "missed"),
+        ({"name": "k", "missed": -1}, "missed"),
+    ],
+)
+def test_bad_orders_are_refused_with_the_field_named(order: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidSchedule) as caught:
+        check_order(**order)
+    assert caught.value.field == field
+
+
+def test_policies_are_read_as_they_are_written() -> None:
+    assert [missed_word(read_missed(text)) for text in ("skip", "once", "1", "25")] == ["skip", "once", "once", "25"]
+    for text in ("0", "1001", "-1", "all", "", "²", "9" * 30):
+        with pytest.raises(InvalidSchedule, match="missed"):
+            read_missed(text)

@@ -9,7 +9,7 @@ from supervisor.doctor.report import Verdict, note, ok, problem, warning
 from supervisor.wording import count, length, size
 
 OLDEST, NEWEST = 15, 18
-PARENT_CONNECTIONS = 5
+PARENT_CONNECTIONS = 6
 """Leases, sweeps, looking, LISTEN, and one for the facts behind the metrics."""
 
 
