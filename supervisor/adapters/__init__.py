@@ -50,6 +50,11 @@ class Adapter(Protocol):
         """Which of the two runs there is."""
         ...
 
+    @property
+    def driver(self) -> object:
+        """The driver's own connection below, once a statement was run."""
+        ...
+
     def run(self, make: Callable[[bool], Steps[T]]) -> T:
         """Run the steps now."""
         ...

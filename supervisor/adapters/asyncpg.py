@@ -45,6 +45,10 @@ class Connection:
     def __init__(self, conn: Any) -> None:
         self._conn = conn
 
+    @property
+    def driver(self) -> object:
+        return self._conn
+
     def run(self, make: Callable[[bool], Steps[T]]) -> T:
         raise InvalidJob("conn", "is an asyncpg connection, which has to be awaited")
 

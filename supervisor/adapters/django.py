@@ -46,6 +46,10 @@ class Connection:
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
 
+    @property
+    def driver(self) -> object:
+        return self._wrapper.connection
+
     def run(self, make: Callable[[bool], Steps[T]]) -> T:
         with self._wrapper.cursor() as cursor:
             is_open = not self._wrapper.get_autocommit() or in_transaction(self._wrapper.connection)

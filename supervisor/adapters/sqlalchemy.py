@@ -76,6 +76,13 @@ class Connection:
         self._conn = conn
         self.is_async = is_async
 
+    @property
+    def driver(self) -> object:
+        found = self._conn
+        if self.is_async:
+            found = found.sync_session if hasattr(found, "sync_session") else found.sync_connection
+        return _core(found).connection.driver_connection
+
     def run(self, make: Callable[[bool], Steps[T]]) -> T:
         return _run(self._conn, make)
 
@@ -84,8 +91,14 @@ class Connection:
         return result
 
 
+def _core(sync: Any) -> Plain:
+    """The Connection that *sync* is; of a Session, the one of its transaction."""
+    found: Plain = sync if isinstance(sync, Plain) else sync.connection()
+    return found
+
+
 def _run(sync: Any, make: Callable[[bool], Steps[T]]) -> T:
-    conn: Plain = sync if isinstance(sync, Plain) else sync.connection()
+    conn = _core(sync)
     dollars = conn.dialect.paramstyle == "numeric_dollar"
 
     def fetch(step: Step) -> list[Row]:

@@ -25,6 +25,11 @@ class Plain:
         self.is_async = isinstance(conn, AsyncConnection)
 
     @property
+    def driver(self) -> object:
+        """The connection itself."""
+        return self._conn
+
+    @property
     def _in_transaction(self) -> bool:
         return not self._conn.autocommit or self._conn.info.transaction_status != pq.TransactionStatus.IDLE
 

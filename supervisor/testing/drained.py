@@ -32,6 +32,7 @@ from supervisor.testing.ran import Ran
 from supervisor.worker.results import settlement_of
 
 if TYPE_CHECKING:
+    from supervisor.adapters import Adapter
     from supervisor.adapters.protocols import AsyncUserConn, UserConn
     from supervisor.context import JobTransaction
     from supervisor.db.jobs import ClaimedJob, Settled
@@ -95,7 +96,7 @@ def drain(
         check_name("queue", queue)
     seconds = check_seconds("ahead", ahead, MAX_DELAY_S, zero=True)
     check_int("limit", limit, 1, 1_000_000)
-    steps = _draining(conn, where, queue, seconds, limit)
+    steps = _draining(line, where, queue, seconds, limit)
     if line.is_async:
 
         async def awaited() -> list[Ran]:
@@ -124,7 +125,7 @@ def drain(
 
 
 def _draining(
-    conn: Any, schema: str, queue: str | None, ahead_s: float, limit: int
+    line: Adapter, schema: str, queue: str | None, ahead_s: float, limit: int
 ) -> Generator[Ask | Performance, Any, list[Ran]]:
     session = random.getrandbits(63)
     ran: list[Ran] = []
@@ -138,7 +139,7 @@ def _draining(
         if job is None:
             break
         guarded: bool = yield trial.guard
-        performance = Performance(job, partial(_transaction, conn))
+        performance = Performance(job, partial(_transaction, line))
         yield performance
         run = performance.run
         kept: bool = True
@@ -190,12 +191,13 @@ def _ran(performance: Performance, outcome: Outcome, settled: Settled) -> Ran:
     )
 
 
-def _transaction(conn: Any, run: Run) -> JobTransaction:
-    """What `job.transaction()` gives in a drain: the caller's connection, on a savepoint."""
+def _transaction(line: Adapter, run: Run) -> JobTransaction:
+    """What `job.transaction()` gives in a drain: the caller's connection, as psycopg has it, on a savepoint."""
+    conn = line.driver
     if is_async(conn) is None:
         raise RuntimeError(
             f"{run.job.kind} asks for job.transaction(), which gives a psycopg connection: "
-            "drain on one, sync for plain handlers and async for `async def` ones"
+            f"there is none below this connection, but {type(conn).__module__.split('.')[0]}"
         )
     return cast("JobTransaction", _Savepoint(conn, run))
 

@@ -279,6 +279,44 @@ async def test_sqlalchemy_async(driver: str, open_async: Async, shop: Database) 
     assert nothing_is_left(shop)
 
 
+def test_a_jobs_own_transaction_below_other_libraries(django_conn: Any, engine: Engine, shop: Database) -> None:
+    @handler("d.below")
+    def below(job: Job, n: int) -> None:
+        with job.transaction() as mine:
+            mine.execute("insert into business values (%s)", [n])
+
+    with transaction.atomic():
+        for n in (1, 1, 2):
+            below.enqueue(django_conn, n)
+        assert [one.status for one in drain(django_conn)] == ["done", "queued", "done"]
+        transaction.set_rollback(True)
+    with Session(engine) as session:
+        for n in (1, 1, 2):
+            below.enqueue(session, n)
+        assert [one.status for one in drain(session)] == ["done", "queued", "done"]
+        session.rollback()
+    assert nothing_is_left(shop)
+    assert shop.rows("select id from business") == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_async_jobs_own_transaction_below_sqlalchemy(driver: str, open_async: Async, shop: Database) -> None:
+    @handler("d.below")
+    async def below(job: Job, n: int) -> None:
+        async with job.transaction() as mine:
+            await mine.execute("insert into business values (%s)", [n])
+
+    async with open_async.engine(driver) as engine, engine.connect() as conn:
+        await below.enqueue(conn, 1)
+        [ran] = await drain(conn)
+        if driver == "psycopg":
+            assert ran.status == "done"
+        else:
+            assert "there is none below this connection, but asyncpg" in str(ran.error)
+        await conn.rollback()
+    assert nothing_is_left(shop)
+
+
 async def test_asyncpg(open_async: Async, shop: Database) -> None:
     declare()
     async with open_async.asyncpg() as conn:

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support.servers import Server
+
 TESTS = """
 import psycopg
 import pytest
@@ -38,10 +42,13 @@ def test_and_is_gone(supervisor_conn):
 """
 
 
-def test_the_fixtures_work_and_leave_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["embedded", "given"])
+def test_the_fixtures_work_and_leave_nothing(where: str, tmp_path: Path, server: Server) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["supervisor.testing.pytest"]\n')
     (tmp_path / "test_app.py").write_text(TESTS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SUPERVISOR_", "PYTEST"))}
+    if where == "given":
+        environment["SUPERVISOR_TEST_DATABASE_URL"] = server.conninfo()
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_app.py"],
         cwd=tmp_path,
@@ -54,4 +61,5 @@ def test_the_fixtures_work_and_leave_nothing(tmp_path: Path) -> None:
     assert "6 passed, 1 error" in said, said
     assert "ERROR test_app.py::test_a_commit_is_told" in said, said
     assert "1 jobs were committed on supervisor_conn" in said, said
+    assert not server.execute(f"select datname from pg_database where datname like 'supervisor_test_{child.pid}%'")
     assert not Path(f"/tmp/pg-supervisor-test-{child.pid}").exists()
