@@ -15,5 +15,6 @@ NAV: Final = (
     Entry("overview", "Overview", "/"),
     Entry("jobs", "Jobs", "/jobs"),
     Entry("queues", "Queues", "/queues"),
+    Entry("outbox", "Outbox", "/outbox"),
     Entry("health", "Health", "/health"),
 )

@@ -1,6 +1,6 @@
 """Addresses and what answers them. Each page is there as HTML and, with .json at its end, as JSON.
 
-GET   /  /jobs  /jobs/ID  /queues  /health        and with .json (the first as /overview.json)
+GET   /  /jobs  /jobs/ID  /queues  /outbox  /health        and with .json (the first as /overview.json)
 POST  /jobs/order                                  order=retry|cancel|reschedule, id=..., and when
 GET, POST  /login, POST /logout                    where a token is set
 GET   /static/...
@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from supervisor.dashboard import orders
 from supervisor.dashboard.guard import COOKIE, SESSION_S
-from supervisor.dashboard.pages import health, job, jobs, overview, queues
+from supervisor.dashboard.pages import health, job, jobs, outbox, overview, queues
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.view import Page, as_json, set_cookie, wants_json
 
@@ -38,6 +38,7 @@ def routes(dashboard: "Dashboard") -> list[BaseRoute]:
         ("jobs", "/jobs", "/jobs.json", lambda request: jobs.page(viewer, request.query_params)),
         ("jobs", "/jobs/{id:int}", "/jobs/{id:int}.json", lambda request: job.page(viewer, request.path_params["id"])),
         ("queues", "/queues", "/queues.json", lambda _: queues.queues(viewer)),
+        ("outbox", "/outbox", "/outbox.json", lambda _: outbox.page(viewer)),
         ("health", "/health", "/health.json", lambda _: health.page(viewer, settings)),
     ]
     found: list[BaseRoute] = [

@@ -87,7 +87,7 @@ def test_json_is_sent_as_json(db: Database, dashboard: Start, browser: Browser) 
     ids = {text: _everywhere(db, text, number) for number, text in enumerate(HOSTILE, 1)}
     page = dashboard()
     own = [f"/jobs/{one[0]}.json" for one in ids.values()]
-    for path in ("/overview.json", "/jobs.json", "/queues.json", "/health.json", "/nothing.json", *own):
+    for path in ("/overview.json", "/jobs.json", "/queues.json", "/outbox.json", "/health.json", "/nothing.json", *own):
         answer = page.get(path)
         assert answer.headers["content-type"] == "application/json", path
         assert answer.headers["x-content-type-options"] == "nosniff"

@@ -257,5 +257,6 @@ def test_an_event_carries_the_trace_of_its_publisher(db: Database) -> None:
         publish_many(conn, [NewEvent("t", headers={"traceparent": "mine"})])
     publish(conn, "t")
     headers = [row[0] for row in db.rows("select headers from supervisor.outbox order by id")]
-    trace = f"00-{span.get_span_context().trace_id:032x}-{span.get_span_context().span_id:016x}-01"
+    within = span.get_span_context()
+    trace = f"00-{within.trace_id:032x}-{within.span_id:016x}-{int(within.trace_flags):02x}"
     assert headers == [{"x": 1, "traceparent": trace}, {"traceparent": "mine"}, {}]
