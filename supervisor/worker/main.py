@@ -9,7 +9,8 @@
 
 Always true: the process ends by os._exit with an exact code (exits.py), whatever threads handlers left
 behind. Jobs still running at the deadline stay on the scoreboard as started: the parent releases them
-once this process is gone, so that no second run can overlap the first.
+once this process is gone; where the parent has died, nobody does before their lease has passed. So no
+second run can overlap the first.
 
 Elsewhere: what is claimed (exchange.py), run (executor.py) and stored (results.py), renewed when the parent is gone
 (orphan.py).
@@ -384,39 +385,23 @@ class Worker:
         self._channel.send(Drained(self._exchange.jobs_done - finished_before, released, cut))
         await self._channel.flush(0.5)
         if still:
-            unaccounted = self._orphaned and self._exchange.unstored > 0
+            # An orphan's session stays open: nobody else kills this process before others may run these jobs, and
+            # with the answer to its closing on the way, or lost, they would run beside it. Then the lease passes.
             logger.warning(
                 "drain.cut",
                 slot=self._config.slot,
                 job_ids=sorted(self._executor.running)[:20],
                 did="leaving them until their lease has passed"
-                if unaccounted
+                if self._orphaned
                 else "leaving them; they are queued again, uncharged",
                 remedy="raise SUPERVISOR_DRAIN_TIMEOUT_S and the platform's grace period above it",
             )
-            # A session ends only when all it held is accounted for: results that could not be stored would run
-            # again as if they had never started. Then the lease passes instead.
-            if self._orphaned and not unaccounted:
-                await self._abandon()
         else:
             await _quietly(pools.close())
         await _quietly(link.close())
         # All is stored: what an exporter still has to send may take a moment of what is left of the drain.
         self._traces.stop(min(_EXPORT_S, max(_LEAST_EXPORT_S, remaining(self._drain_deadline or 0.0))))
         return exits.CUT if cut else exits.OK
-
-    async def _abandon(self) -> None:
-        """End an orphan's session with jobs still running: nobody else will say that they were interrupted.
-
-        Its last act, since others may run these jobs from then on.
-        """
-        log.flush(1.0)
-        try:
-            async with asyncio.timeout(1.0):
-                await self._session.close()
-        except (TimeoutError, DatabaseUnavailable):
-            pass  # left to the reaper
-        os._exit(exits.CUT)
 
     async def _wait_while(self, busy: Any) -> None:
         """Wait until *busy* is false or the drain deadline, which may move, has passed."""

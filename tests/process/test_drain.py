@@ -300,3 +300,27 @@ def test_an_orphan_that_could_not_store_a_result_lets_its_lease_pass(
     assert db.value(again, [passes, *other.worker_pids()]) >= passes, "run again before the lease had passed"
     assert db.rows("select distinct attempts, crashes from supervisor.history") == [(1, 1)]
     assert other.stop() == exits.OK
+
+
+def test_an_orphan_whose_handlers_run_on_lets_its_lease_pass(db: Database, service: Start) -> None:
+    """Its parent was killed, and two handlers do not stop when told. It once ended its session with them running:
+    until the answer came, for a second if it was lost, others could run these jobs beside them."""
+    lease_s = 3.0
+    short = enqueue(db, "t.sleep", {"seconds": 0.5}, count=2)
+    kinds = ("t.sleep_sync", "t.stubborn")
+    long = enqueue_all(db, [{"kind": kind, "payload": {"seconds": 600}} for kind in kinds])
+    one = service(processes=1, concurrency=4, drain_timeout_s=1, lease_s=lease_s)
+    db.wait_for("select count(*)::int from effects where note = 'start'", len(short) + len(long))
+    session = db.value("select distinct lease from supervisor.job")
+    other = service(processes=1, concurrency=4, lease_s=lease_s, retry_base_s=0.01)  # takes what it can get at once
+    db.execute("update supervisor.job set payload = '{\"seconds\": 0}'")
+    one.kill()
+    wait_until(lambda: not one.processes(), 10, "the orphan has left")
+    passes = db.value("select expires_at from supervisor.session where id = %s and closed_at is null", [session])
+    assert passes, "it ended its session"
+    wait_done(db, len(short) + len(long), 20)
+    again = db.value("select min(at) from effects where note = 'start' and pid = any(%s)", [other.worker_pids()])
+    assert again >= passes, "run again before the lease had passed"
+    ends = "select id, attempts, crashes from supervisor.history order by id"
+    assert db.rows(ends) == [*((id_, 1, 0) for id_ in short), *((id_, 1, 1) for id_ in long)]
+    assert other.stop() == exits.OK
