@@ -19,8 +19,9 @@ from supervisor.log import Repeats, get_logger
 T = TypeVar("T")
 
 STATEMENT_TIMEOUT_S: Final = 3.0
-PATIENCE_S: Final = 0.4
-_PATIENCE_OF_ALL_S: Final = 0.6
+PATIENCE_S: Final = 0.3
+_WAITING_AND_ALL_S: Final = 0.6
+_LEAST_PATIENCE_S: Final = 0.03
 _LOOK_EVERY_S: Final = 2.0
 _LOOK_LASTS_S: Final = 6.0
 
@@ -60,12 +61,15 @@ class Viewer:
     async def searching(self) -> AsyncIterator[float]:
         """Around looking through many jobs: one at a time, so that it keeps one processor of the server busy at most.
 
-        Gives the seconds that it may take: fewer, the more there are who wait.
+        Gives the seconds that it may take: fewer, the longer it has waited and the more there are behind it, so
+        that five who search at once have all been answered in time.
         """
+        arrived = time.monotonic()
         self._searchers += 1
         try:
             async with self._search:
-                yield min(PATIENCE_S, _PATIENCE_OF_ALL_S / self._searchers)
+                left = arrived + _WAITING_AND_ALL_S - time.monotonic()
+                yield max(_LEAST_PATIENCE_S, min(PATIENCE_S, left / self._searchers))
         finally:
             self._searchers -= 1
 
