@@ -25,6 +25,7 @@ from supervisor.db import health
 from supervisor.db.events import MOST_PER_PART, OutboxState
 from supervisor.db.link import answered, connect, first_line, service_conninfo
 from supervisor.db.migrate import Installed
+from supervisor.db.schedules import Schedule
 from supervisor.db.statements import channel, statement
 from supervisor.errors import DatabaseUnavailable
 
@@ -152,6 +153,10 @@ class Asker:
         """How the outbox is doing."""
         [row] = await self._rows("outbox_state", most=MOST_PER_PART)
         return OutboxState(*row)
+
+    async def schedules(self) -> list[Schedule]:
+        """Every cron entry."""
+        return [Schedule(*row) for row in await self._rows("schedules")]
 
     async def role_prefix(self) -> str | None:
         """How the names of the roles begin that `migrate --roles` has set up; None if it has not."""

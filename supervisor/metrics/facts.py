@@ -53,6 +53,12 @@ _OF_DATABASE: Final = (
         ("queue",),
     ),
     (
+        "schedules",
+        "Cron entries by state: open, paused, broken (it cannot be said when they are due), retired.",
+        ("state",),
+    ),
+    ("schedule_overdue_seconds", "For how long the cron entry that is latest should have been fired; 0 without any."),
+    (
         "outbox_pending",
         "Events of the outbox that are not published yet; counted up to 2,000 in each of its 64 parts.",
     ),

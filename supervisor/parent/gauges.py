@@ -12,6 +12,7 @@ from typing import Final
 from supervisor.db.events import OutboxState
 from supervisor.db.health import Depths, Holder, HolderKind, TableHealth
 from supervisor.db.queues import QueueSettings
+from supervisor.db.schedules import Schedule
 from supervisor.metrics import OTHER, bounded_label, known_labels
 from supervisor.metrics.facts import Values
 
@@ -45,6 +46,16 @@ def of_queues(depths: Depths) -> Values:
         "queue_jobs_limit": {(): depths.limit},
         "queue_lanes": {(): depths.lanes},
     }
+
+
+def of_schedules(entries: Iterable[Schedule]) -> Values:
+    """The gauges of cron entries."""
+    states: dict[tuple[str, ...], float] = {(state,): 0.0 for state in ("open", "paused", "broken", "retired")}
+    late = 0.0
+    for one in entries:
+        states[one.state,] += 1
+        late = max(late, one.overdue_s)
+    return {"schedules": states, "schedule_overdue_seconds": {(): late}}
 
 
 def of_outbox(state: OutboxState) -> Values:

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from supervisor.db import events, health, queues
+from supervisor.db import events, health, queues, schedules
 from supervisor.db.link import DatabaseError, Link, first_line
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import Facts
 from supervisor.metrics.facts import Values
-from supervisor.parent.gauges import of_outbox, of_queues, of_settings, of_tables
+from supervisor.parent.gauges import of_outbox, of_queues, of_schedules, of_settings, of_tables
 from supervisor.parent.guard import Guard
 from supervisor.parent.tally import Tally
 from supervisor.settings import Settings
@@ -89,7 +89,9 @@ class Watch:
         found = await self._link.call(lambda conn: health.depths(conn, self._schema))
         settings = await self._link.call(lambda conn: queues.settings_async(conn, self._schema))
         outbox = await self._link.call(lambda conn: events.state_async(conn, self._schema))
-        self._put("queues", {**of_queues(found), **of_settings(settings), **of_outbox(outbox)}, self._every)
+        entries = await self._link.call(lambda conn: schedules.listed_async(conn, self._schema))
+        values = {**of_queues(found), **of_settings(settings), **of_outbox(outbox), **of_schedules(entries)}
+        self._put("queues", values, self._every)
 
     async def _tables(self) -> None:
         found = await self._link.call(lambda conn: health.table_health(conn, self._schema))
