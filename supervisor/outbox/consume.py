@@ -33,7 +33,8 @@ from supervisor.outbox.event import BrokerDown
 from supervisor.settings import Settings
 
 _RECEIVE_S: Final = 1.0
-_CONNECT_S: Final = 10.0
+_CONNECT_S: Final = 90.0
+"""A group of Kafka's takes so long to let a member in, where another one has just died."""
 _BACKOFF_S: Final = (0.1, 5.0)
 _STRUCTURED: Final = "application/cloudevents+json"
 _MOST_ID_BYTES: Final = 512

@@ -52,7 +52,7 @@ class Role:
                     found.append(event)
         return found
 
-    def wait_event(self, name: str, deadline_s: float = 15.0) -> dict[str, Any]:
+    def wait_event(self, name: str, deadline_s: float = 30.0) -> dict[str, Any]:
         """The first event of that name."""
         return wait_until(lambda: self.events(name), deadline_s, f"{name} in {self.tail()}")[0]
 

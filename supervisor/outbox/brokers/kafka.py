@@ -225,12 +225,13 @@ class KafkaSubscriber:
             max_partition_fetch_bytes=_MOST_BYTES,
             **self._options,
         )
+        # Known from the start: given up in the middle, it would go on as a member of the group, and hold its share.
+        self._consumer = consumer
         try:
             await consumer.start()
         except (kafka_errors.KafkaError, OSError) as error:
-            await _stopped(consumer)
+            await self.close()
             raise BrokerDown(f"{self._shown}: {words(error)}") from error
-        self._consumer = consumer
 
     async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
         """See Subscriber."""
