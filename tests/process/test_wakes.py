@@ -19,6 +19,10 @@ Start = Callable[..., Service]
 WAKES = 200_000 if FULL else 20_000
 
 
+# A machine that runs other tests besides may make a process wait; the stated limits hold at full size.
+ANSWERS_WITHIN_S, BACK_WITHIN_S = (1.0, 1.0) if FULL else (1.5, 3.0)
+
+
 @pytest.mark.timeout(900 if FULL else 180)
 def test_a_stopped_worker_stalls_neither_the_parent_nor_its_siblings(
     db: Database, service: Start, report: Callable[[str], None]
@@ -34,31 +38,26 @@ def test_a_stopped_worker_stalls_neither_the_parent_nor_its_siblings(
         enqueued_s = time.monotonic() - began
         # The stopped one may hold what it claimed before; nothing else may wait for it.
         db.wait_for("select count(*)::int <= 20 from supervisor.job", True, 120)
-    drained_s = time.monotonic() - began
-    assert watch.bad == []
+        drained_s = time.monotonic() - began
 
-    began = time.monotonic()
-    os.kill(stopped, signal.SIGCONT)
-    wait_done(db, WAKES, 30)
-    taken = 0
-    while time.monotonic() - began < 10 and not taken:
-        enqueue(db, "t.sleep", {"seconds": 0.05}, count=60)
-        db.wait_for("select count(*)::int from supervisor.job", 0, 30)
-        taken = db.value("select count(*)::int from effects where pid = %s", [stopped])
-    first = db.value(
-        "select extract(epoch from clock_timestamp() - min(at))::float8 from effects where pid = %s", [stopped]
-    )
-    back_s = time.monotonic() - began - (first or 0.0)
-    assert taken, "the worker took nothing after SIGCONT"
-    assert one.alive
-    assert one.events("worker.exited") == []
+        # More than three workers have hands for: the fourth takes of it as soon as it can.
+        long = enqueue(db, "t.sleep", {"seconds": 0.2}, count=1000)
+        goes_on = db.value("select clock_timestamp()")
+        os.kill(stopped, signal.SIGCONT)
+        db.wait_for("select count(*) > 0 from effects where pid = %s", True, 20, [stopped])
+    back_s = db.value("select extract(epoch from min(at) - %s)::float8 from effects where pid = %s", [goes_on, stopped])
+    wait_done(db, WAKES + len(long), 60)
     report(
         f"B03: {WAKES} wake-ups in {enqueued_s:.1f} s, done by three workers after {drained_s:.1f} s;"
-        f" longest silence of the health page {watch.longest_silence_s:.2f} s;"
+        f" slowest answer of the health page {watch.slowest_s:.2f} s;"
         f" the stopped worker ran a job {back_s:.2f} s after SIGCONT"
     )
-    assert watch.longest_silence_s < 1.5
-    assert back_s < 5.0
+    assert watch.bad == []
+    assert one.alive
+    assert one.events("worker.exited") == []
+    assert watch.slowest_s < ANSWERS_WITHIN_S
+    assert back_s < BACK_WITHIN_S
+    assert drained_s < 1.25 * enqueued_s + 2, "three workers did not keep up with what one client adds"
     assert one.stop() == exits.OK
 
 

@@ -17,6 +17,7 @@ class HealthWatch:
     Attributes:
         answers: Pages that came.
         longest_silence_s: The longest time between two answers, and from the first request to the first answer.
+        slowest_s: The longest that one request took, answered or not.
     """
 
     def __init__(self, port: int, path: str = "/livez", *, patience_s: float = 10.0) -> None:
@@ -28,6 +29,7 @@ class HealthWatch:
         self.answers = 0
         self.bad: list[int] = []
         self.longest_silence_s = 0.0
+        self.slowest_s = 0.0
 
     def __enter__(self) -> Self:
         self._last = time.monotonic()
@@ -40,6 +42,7 @@ class HealthWatch:
 
     def _run(self) -> None:
         while not self._over.is_set():
+            asked = time.monotonic()
             with contextlib.suppress(OSError):  # no answer: the silence goes on
                 try:
                     with urlopen(self._url, timeout=self._patience_s) as answer:
@@ -51,5 +54,6 @@ class HealthWatch:
                 self.longest_silence_s = max(self.longest_silence_s, now - self._last)
                 self._last = now
                 self.answers += 1
+            self.slowest_s = max(self.slowest_s, time.monotonic() - asked)
             self._over.wait(EVERY_S)
         self.longest_silence_s = max(self.longest_silence_s, time.monotonic() - self._last)
