@@ -50,9 +50,9 @@ async def test_each_event_becomes_one_job_though_the_consumer_is_killed(
     assert second.stop() == 0
 
 
-async def test_an_event_published_twice_is_one_job(db: Database, broker: Broker, name: str, role: Starter) -> None:
+async def test_an_event_published_twice_is_one_job(db: Database, nats: Nats, name: str, role: Starter) -> None:
     """Two rows of one event id, as after a relay's death."""
-    place = ground(broker, name)
+    place = ground(nats, name)
     await place.open()
     conn = db.connect()
     first = publish(conn, place.topic, {"n": 1})

@@ -21,9 +21,9 @@ from tests.support.relay import Role
 from tests.support.sizes import FULL
 
 WRITERS = 100 if FULL else 40
-SECONDS = 60.0 if FULL else 6.0
+SECONDS = 60.0 if FULL else 4.0
 HOLD_S = 2.0 if FULL else 1.0
-KILL_EVERY_S = 5.0 if FULL else 2.5
+KILL_EVERY_S = 5.0 if FULL else 1.5
 KEYS = 20
 
 

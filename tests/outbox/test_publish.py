@@ -18,7 +18,7 @@ from supervisor.errors import InvalidEvent, SchemaMissing
 from tests.support.database import Database
 from tests.support.sizes import FULL
 
-KILLS = 200 if FULL else 10
+KILLS = 200 if FULL else 6
 
 
 @pytest.mark.pg("15", "16", "18")
@@ -74,38 +74,36 @@ def test_a_key_has_one_part_and_events_without_one_are_spread(db: Database) -> N
     assert per_part == [(10,)] * 64
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"topic": ""}, "topic"),
-        ({"topic": "x" * 256}, "topic"),
-        ({"topic": "a\nb"}, "topic"),
-        ({"topic": 7}, "topic"),
-        ({"key": ""}, "key"),
-        ({"key": "k" * 1025}, "key"),
-        ({"key": "\x00"}, "key"),
-        ({"payload": {"a": float("nan")}}, "payload.a"),
-        ({"payload": {"a": ["\ud800"]}}, "payload.a[0]"),
-        ({"payload": [1]}, "payload"),
-        ({"payload": {"a": "x" * (17 << 20)}}, "payload"),
-        ({"headers": {"a b": "c"}}, "headers.a b"),
-        ({"headers": {"a": {"b": 1}}}, "headers.a"),
-        ({"headers": {"a": "1\r\nb: 2"}}, "headers.a"),
-        ({"headers": {"ce-id": "1"}}, "headers.ce-id"),
-        ({"event_id": "seven"}, "event_id"),
-        ({"event_id": 7}, "event_id"),
-        ({"schema": "a;b"}, "schema"),
-    ],
-)
-def test_what_cannot_be_stored_is_refused_before_any_statement(
-    db: Database, arguments: dict[str, Any], field: str
-) -> None:
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"topic": ""}, "topic"),
+    ({"topic": "x" * 256}, "topic"),
+    ({"topic": "a\nb"}, "topic"),
+    ({"topic": 7}, "topic"),
+    ({"key": ""}, "key"),
+    ({"key": "k" * 1025}, "key"),
+    ({"key": "\x00"}, "key"),
+    ({"payload": {"a": float("nan")}}, "payload.a"),
+    ({"payload": {"a": ["\ud800"]}}, "payload.a[0]"),
+    ({"payload": [1]}, "payload"),
+    ({"payload": {"a": "x" * (17 << 20)}}, "payload"),
+    ({"headers": {"a b": "c"}}, "headers.a b"),
+    ({"headers": {"a": {"b": 1}}}, "headers.a"),
+    ({"headers": {"a": "1\r\nb: 2"}}, "headers.a"),
+    ({"headers": {"ce-id": "1"}}, "headers.ce-id"),
+    ({"event_id": "seven"}, "event_id"),
+    ({"event_id": 7}, "event_id"),
+    ({"schema": "a;b"}, "schema"),
+]
+
+
+def test_what_cannot_be_stored_is_refused_before_any_statement(db: Database) -> None:
     """The caller's transaction can still commit what it has."""
     conn = db.connect(autocommit=False)
     conn.execute("insert into effects (job_id, kind, attempt, pid) values (1, 'x', 1, 1)")
-    with pytest.raises(InvalidEvent) as refused:
-        publish(conn, **{"topic": "t", **arguments})
-    assert refused.value.field == field
+    for arguments, field in REFUSED:
+        with pytest.raises(InvalidEvent) as refused:
+            publish(conn, **{"topic": "t", **arguments})
+        assert refused.value.field == field
     conn.commit()
     assert db.value("select count(*)::int from effects") == 1
 

@@ -140,7 +140,6 @@ def cost_of_confirming(db: Database, led: dict[int, Lead]) -> int:
 
 
 @pytest.mark.parametrize("statistics", ["absent", "fresh", "misleading"])
-@pytest.mark.pg("15", "18")
 async def test_a_look_costs_the_same_under_an_old_snapshot(db: Database, statistics: str) -> None:
     """Thousands published since it was taken, none of them vacuumed away: pages per look, first against last."""
     db.execute("alter table supervisor.outbox set (autovacuum_enabled = off)")
