@@ -15,6 +15,7 @@ NAV: Final = (
     Entry("overview", "Overview", "/"),
     Entry("jobs", "Jobs", "/jobs"),
     Entry("queues", "Queues", "/queues"),
+    Entry("schedules", "Schedules", "/schedules"),
     Entry("outbox", "Outbox", "/outbox"),
     Entry("health", "Health", "/health"),
 )

@@ -1,4 +1,4 @@
-"""What an operator can order: jobs' retry, cancel, another time; queues' pause and limit. As the command line does.
+"""What an operator can order: jobs' retry, cancel, another time; queues' pause and limit; cron entries' pause and run.
 
     form --check--> db/operate.py --> back to the page, with what became of it in the address, as numbers
 
@@ -14,12 +14,20 @@ from starlette.datastructures import QueryParams
 
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.viewer import Viewer
-from supervisor.db import operate, queues
+from supervisor.db import operate, queues, schedules
 from supervisor.db.desk import Conn
+from supervisor.errors import InvalidSchedule
 from supervisor.log import get_logger
+from supervisor.schedules import check_order
 
 ORDERS: Final = ("retry", "cancel", "reschedule")
 QUEUE_ORDERS: Final = ("pause", "resume", "limit", "unlimit")
+SCHEDULE_ORDERS: Final = {"pause": "pause_schedule", "resume": "resume_schedule", "run": "run_schedule"}
+_SCHEDULE_SAID: Final = {
+    "pause_schedule": "The entry is paused: it adds no jobs.",
+    "resume_schedule": "The entry runs again, from its next time on.",
+    "run_schedule": "A job of the entry was added.",
+}
 _MOST_IDS: Final = 200
 _LONGEST_DELAY_S: Final = 10 * 366 * 86400.0
 _UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -45,7 +53,7 @@ class Done:
     @classmethod
     def read(cls, params: QueryParams) -> "Done | None":
         """What `query` has written, or None."""
-        if params.get("said") not in ORDERS + QUEUE_ORDERS:
+        if params.get("said") not in (*ORDERS, *QUEUE_ORDERS, *_SCHEDULE_SAID):
             return None
         return cls(params["said"], *(_small(params.get(name)) for name in ("done", "asked", "taken", "missing")))
 
@@ -56,6 +64,10 @@ class Done:
 
     def text(self) -> str:
         """In words."""
+        if self.order in _SCHEDULE_SAID:
+            return (
+                "A job with its unique key is there: nothing was added." if self.taken else _SCHEDULE_SAID[self.order]
+            )
         if self.order in QUEUE_ORDERS:
             said = {
                 "pause": "The queue is paused: what runs goes on.",
@@ -121,6 +133,25 @@ async def carry_out_on_queue(viewer: Viewer, fields: Mapping[str, str], who: str
     viewer.forget()
     log.info("dashboard.queue_order", order=order, queue=queue)
     return Done(order)
+
+
+async def carry_out_on_schedule(viewer: Viewer, fields: Mapping[str, str], who: str) -> Done:
+    """Carry out what a form of the schedules page says. Raises Refused for what cannot be ordered."""
+    order, name = SCHEDULE_ORDERS.get(fields.get("order", "")), fields.get("name", "")
+    if order is None:
+        raise Refused(400, f"The order must be one of {', '.join(SCHEDULE_ORDERS)}.")
+    try:
+        check_order(name)
+        answer = await viewer.desk.order(_send_schedule, order, {"name": name, "by": who})
+    except InvalidSchedule as error:
+        raise Refused(409, f"{error.field}: {error.reason}".capitalize() + ".") from None
+    viewer.forget()
+    log.info("dashboard.schedule_order", order=order, name=name)
+    return Done(order, taken=int(order == "run_schedule" and not answer[1]))
+
+
+def _send_schedule(conn: Conn, schema: str, name: str, parameters: dict[str, object]) -> tuple[Any, ...]:
+    return schedules.order(conn, name, schema, parameters)
 
 
 def _send(conn: Conn, schema: str, name: str, parameters: dict[str, object]) -> Any:

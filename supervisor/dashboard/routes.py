@@ -1,7 +1,8 @@
 """Addresses and what answers them. Each page is there as HTML and, with .json at its end, as JSON.
 
-GET   /  /jobs  /jobs/ID  /queues  /outbox  /health        and with .json (the first as /overview.json)
+GET   /  /jobs  /jobs/ID  /queues  /schedules  /outbox  /health        and with .json (the first as /overview.json)
 POST  /jobs/order                                  order=retry|cancel|reschedule, id=..., and when
+POST  /queues/order, /schedules/order              order=..., and the queue or the entry's name
 GET, POST  /login, POST /logout                    where a token is set
 GET   /static/...
 """
@@ -17,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from supervisor.dashboard import orders
 from supervisor.dashboard.guard import COOKIE, SESSION_S
-from supervisor.dashboard.pages import health, job, jobs, outbox, overview, queues
+from supervisor.dashboard.pages import health, job, jobs, outbox, overview, queues, schedules
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.view import Page, as_json, set_cookie, wants_json
 
@@ -38,6 +39,7 @@ def routes(dashboard: "Dashboard") -> list[BaseRoute]:
         ("jobs", "/jobs", "/jobs.json", lambda request: jobs.page(viewer, request.query_params)),
         ("jobs", "/jobs/{id:int}", "/jobs/{id:int}.json", lambda request: job.page(viewer, request.path_params["id"])),
         ("queues", "/queues", "/queues.json", lambda _: queues.queues(viewer)),
+        ("schedules", "/schedules", "/schedules.json", lambda _: schedules.page(viewer)),
         ("outbox", "/outbox", "/outbox.json", lambda _: outbox.page(viewer)),
         ("health", "/health", "/health.json", lambda _: health.page(viewer, settings)),
     ]
@@ -47,6 +49,7 @@ def routes(dashboard: "Dashboard") -> list[BaseRoute]:
         Route("/logout", dashboard.sound(_logout(dashboard)), methods=["POST"]),
         Route("/jobs/order", dashboard.sound(_order(dashboard)), methods=["POST"]),
         Route("/queues/order", dashboard.sound(_queue_order(dashboard)), methods=["POST"]),
+        Route("/schedules/order", dashboard.sound(_schedule_order(dashboard)), methods=["POST"]),
     ]
     for name, path, document, answer in pages:
         endpoint = dashboard.sound(_shown(dashboard, name, answer))
@@ -86,6 +89,17 @@ def _queue_order(dashboard: "Dashboard") -> Endpoint:
         if wants_json(request):
             return as_json({"text": done.text(), **done.query()})
         return _see(request, "/queues", done.query())
+
+    return endpoint
+
+
+def _schedule_order(dashboard: "Dashboard") -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        fields = dict(await dashboard.order_form(request))
+        done = await orders.carry_out_on_schedule(dashboard.viewer, fields, "the dashboard")
+        if wants_json(request):
+            return as_json({"text": done.text(), **done.query()})
+        return _see(request, "/schedules", done.query())
 
     return endpoint
 

@@ -4,6 +4,7 @@ The doctor makes many checks, and some of them may take a while on a busy server
 it, and shows its findings when they are there.
 """
 
+import asyncio
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -15,14 +16,16 @@ from supervisor.settings import Settings
 
 _LASTS_S: Final = 5.0
 _EXAMINED_FOR_S: Final = 30.0
-_WAIT_S: Final = 0.5
+_WAIT_S: Final = 0.4
 _LIMITS: Final = Limits(patience_s=STATEMENT_TIMEOUT_S, check_s=2 * STATEMENT_TIMEOUT_S)
 
 
 async def page(viewer: Viewer, settings: Settings) -> Page:
     """The health of everything."""
-    data = await viewer.shared("health", _LASTS_S, lambda: _gather(viewer, settings))
-    report = await viewer.soon("doctor", _EXAMINED_FOR_S, lambda: _examined(viewer, settings), _WAIT_S)
+    data, report = await asyncio.gather(
+        viewer.shared("health", _LASTS_S, lambda: _gather(viewer, settings)),
+        viewer.soon("doctor", _EXAMINED_FOR_S, lambda: _examined(viewer, settings), _WAIT_S),
+    )
     if report is not None and any(finding.check == "database" for finding in report.findings):
         viewer.forget("doctor")  # it could not be asked; the next look may tell more
     return Page(
