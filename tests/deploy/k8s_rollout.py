@@ -131,6 +131,8 @@ def apply(password: str) -> None:
     url = f"postgresql://supervisor:{password}@{ADDRESS}:5432/supervisor"
     kubectl("create", "secret", "generic", "db", f"--from-literal=password={password}")
     kubectl("create", "secret", "generic", "supervisor-database", f"--from-literal=url={url}")
+    kubectl("apply", "-f", str(HERE / "kubernetes" / "database.yaml"))
+    kubectl("rollout", "status", "deployment/db", "--timeout=300s")
     kubectl("create", "configmap", "test-handlers", f"--from-file={HERE / 'handlers' / '__init__.py'}")
     kustomized = subprocess.run(
         ["kubectl", "kustomize", HERE / "kubernetes"], capture_output=True, text=True, check=True
@@ -150,8 +152,7 @@ def main() -> int:
 
     password = secrets.token_hex(16)
     apply(password)
-    kubectl("rollout", "status", "deployment/db", "--timeout=120s")
-    kubectl("rollout", "status", "deployment/supervisor", "--timeout=180s")
+    kubectl("rollout", "status", "deployment/supervisor", "--timeout=300s")
     conninfo = f"postgresql://supervisor:{password}@{ADDRESS}:5432/supervisor"
     with psycopg.connect(conninfo, autocommit=True, row_factory=tuple_row) as conn:
         conn.execute(EFFECTS)
