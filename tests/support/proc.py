@@ -82,6 +82,11 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def starved_s(pid: int) -> float:
+    """Seconds since its birth in which the main thread of *pid* was ready to run and the machine ran others."""
+    return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+
+
 def descriptors(pid: int) -> dict[int, str]:
     """Return the open descriptors of *pid* and what each one is, e.g. `socket:[4711]`."""
     found = {}
