@@ -5,11 +5,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from supervisor import publish
+from supervisor import inbox, publish
 from tests.support.arrivals import ground
 from tests.support.brokers import Nats
 from tests.support.database import Database
 from tests.support.relay import Role
+from tests.support.roles import Roles
 from tests.support.service import Service
 from tests.support.waiting import wait_until
 
@@ -42,3 +43,26 @@ def test_a_service_refuses_a_broker_it_cannot_use(db: Database, role: Callable[.
     assert run.process is not None
     assert run.process.wait(20) == 78
     assert "SUPERVISOR_OUTBOX_URL refused: has the scheme 'mqtt'" in run.tail()
+
+
+async def test_least_rights_suffice(
+    db: Database, roles: Roles, nats: Nats, name: str, role: Callable[..., Role]
+) -> None:
+    """A producer's login publishes, a worker's relays and consumes; a producer that uses the inbox may."""
+    place = ground(nats, name)
+    await place.open()
+    with roles.connect("producer") as producer:
+        publish(producer, name, {"n": 1}, key="k")
+        publish(producer, "no stream", {"n": 2})
+        with inbox(producer, "mine", "e1") as fresh:
+            assert fresh
+    worker = roles.login("worker")
+    role("relay", outbox_url=place.url, outbox_max_attempts=1, database_url=worker)
+    consumer = {"consume_url": place.url, "consume": f"{name}=k", "consumer": f"c-{name}"}
+    role("consume", **consumer, database_url=worker)
+    db.wait_for("select count(*)::int from supervisor.job", 1, 40)
+    db.wait_for("select count(*)::int from supervisor.outbox_parked", 1, 20)
+    with roles.connect("operator") as operator:
+        parked = operator.execute("select id from supervisor.outbox_parked").fetchone()
+        assert parked is not None
+        assert operator.execute("select supervisor.drop_events(%s)", [[parked[0]]]).fetchone() == parked
