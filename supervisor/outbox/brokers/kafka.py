@@ -16,6 +16,7 @@ first: what it had not sent it never sends. What another producer sends again ha
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import ssl
 import threading
@@ -27,7 +28,6 @@ from aiokafka import errors as kafka_errors
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from supervisor.errors import BrokerRefused
-from supervisor.log import get_logger
 from supervisor.outbox.driver import Address, Delivery, split_headers
 from supervisor.outbox.event import BrokerDown, Event, EventRefused
 from supervisor.release import VERSION
@@ -52,8 +52,6 @@ _REFUSALS: Final = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
-
-log = get_logger("kafka")
 
 
 def _security(address: Address) -> tuple[str, str, str | None]:
@@ -93,7 +91,7 @@ class KafkaPublisher:
             # So long a topic may be unknown before an event for it is refused.
             "topic.metadata.propagation.max.ms": 3000,
             "reconnect.backoff.max.ms": 1000,
-            "log_level": 2,
+            "log_level": 4,
         }
         if security.startswith("SASL"):
             self._config |= {
@@ -110,7 +108,8 @@ class KafkaPublisher:
     async def connect(self) -> None:
         """See Publisher."""
         try:
-            producer = Producer(self._config)
+            # Its own lines would go to stderr as they are, past the log's format and its mask.
+            producer = Producer(self._config, logger=logging.getLogger("librdkafka"))
             await asyncio.to_thread(producer.list_topics, timeout=_CONNECT_S)
         except KafkaException as error:
             raise BrokerDown(f"{self._shown}: {words(error)}") from error
