@@ -13,8 +13,8 @@ that job's outcome. Each start and each end is on the scoreboard before anything
 which there is no thread or no memory is given back untouched, and nothing starts for a moment. Each run has
 context variables of its own: what a handler sets there, no other run and no part of the worker sees.
 
-Elsewhere: calling handlers (calls.py); storing results (results.py); what a handler's Job can do (run.py); killing a worker whose
-handler ignores its deadline (parent/deadlines.py).
+Elsewhere: calling handlers (calls.py); storing results (results.py); what a handler's Job can do (run.py);
+killing a worker whose handler ignores its deadline (parent/deadlines.py).
 """
 
 import asyncio
@@ -288,13 +288,14 @@ class Executor:
             log.debug("job.started", **run.log_fields())
         if timeout is not None:
             run.timer = self._loop.call_later(min(timeout, _FOR_EVER_S), run.stop, "timeout")
+        self._counts.started(run)
+        # Nothing may fail once the handler has been handed over: the job would be put down as ended while it runs.
         if handler.is_async:
             run.task = self._loop.create_task(self._run_async(run, handler), context=self._outside.copy())
             run.task.add_done_callback(lambda _: self._never_ran(run))
         else:
             call = self._outside.copy().run
             run.task = self._threads.submit(lambda _: self._returned(run), call, self._calls.call_sync, run, handler)
-        self._counts.started(run)
 
     async def _run_async(self, run: Run, handler: Handler[Any]) -> None:
         await self._calls.call_async(run, handler)

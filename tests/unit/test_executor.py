@@ -201,6 +201,27 @@ async def test_a_job_for_which_there_is_no_thread_is_given_back_and_never_runs(
     assert threads_ran == [3, 4, 5]
 
 
+async def test_what_fails_at_a_start_fails_before_the_handler_is_called(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once came after the call had been handed to a thread: the job was put down as failed while it ran."""
+
+    def refused(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    threads_ran.clear()
+    sink = Returned()
+    slots = executor(board, sink)
+    with monkeypatch.context() as patch:
+        patch.setattr(Counts, "started", refused)
+        slots.take([claimed(1, "x.thread"), claimed(2, "x.short")])
+    assert sink.events() == [(1, "failed"), (2, "failed")]
+    slots.take([claimed(3, "x.thread")])
+    await wait_until_async(lambda: (3, "done") in sink.events(), 5)
+    assert threads_ran == [3]
+    assert len(sink.runs) == 3
+
+
 async def test_jobs_of_limited_queues_start_first_and_are_no_more_than_there_are_hands(board: Board) -> None:
     """Such a job has a place that others wait for from its claim on: none is to wait in a backlog."""
     back = Returned()
