@@ -22,7 +22,7 @@ import heapq
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -107,6 +107,29 @@ class Book:
         """What leaves the outbox from now on may be in the look's answer all the same: it is not added again."""
         self._gone_meanwhile.clear()
 
+    def answer(
+        self, events: Iterable[tuple[Event, float]], asked: Mapping[int, int], highest: Mapping[int, int]
+    ) -> None:
+        """The answer of a look, in order of id: events, and seconds until each may be sent.
+
+        Args:
+            asked: The position of each part when the look began. One that was set back meanwhile is read again from
+                there: what lies above that is left for then, or it would be before what is still to be read.
+            highest: The highest id that each part's position moves up to.
+        """
+        floors = {}
+        for number, pos in asked.items():
+            part = self.parts.get(number)
+            if part is None:
+                continue
+            if part.pos != pos:
+                floors[number] = part.pos
+            else:
+                part.pos = max(pos, highest.get(number, pos))
+        for event, wait_s in events:
+            if event.id <= floors.get(event.part, event.id):
+                self.add(event, wait_s)
+
     def add(self, event: Event, wait_s: float) -> None:
         """An event that was read."""
         part = self.parts.get(event.part)
@@ -180,7 +203,8 @@ class Book:
 
     def parked(self, event: Event) -> None:
         """It was parked."""
-        self._gone_meanwhile.add(event.id)
+        if event.key is None or not self._hold:
+            self._gone_meanwhile.add(event.id)  # else its key is held, until it may come back
         part = self._part(event)
         if part is None:
             return

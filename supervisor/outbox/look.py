@@ -138,26 +138,11 @@ class Look:
         fresh = sum(counts.values())
         for number, pos in asked.items():
             part = self._book.parts.get(number)
-            if part is None or part.pos != pos:
-                continue  # gained anew or set back meanwhile: it is read from there
-            part.pos = max(pos, highest.get(number, pos))
-            # Not reached when the look's limit was used up before its turn.
-            part.more = counts.get(number, 0) >= each or (fresh >= room and part.more)
-        for row in sorted(rows, key=lambda row: row.id):
-            self._book.add(
-                Event(
-                    row.id,
-                    row.part,
-                    row.topic,
-                    row.key,
-                    row.event_id,
-                    row.payload.encode(),
-                    row.headers,
-                    row.created_at,
-                    row.attempts,
-                ),
-                row.wait_s or 0.0,
-            )
+            if part is not None and part.pos == pos:
+                # Not reached when the look's limit was used up before its turn.
+                part.more = counts.get(number, 0) >= each or (fresh >= room and part.more)
+        rows.sort(key=lambda row: row.id)
+        self._book.answer(((_event(row), row.wait_s or 0.0) for row in rows), asked, highest)
 
     def _sweep_next(self, parts: list[Part], now: float) -> bool:
         """Read the next part in turn from its beginning, if it is time."""
@@ -190,3 +175,17 @@ class Look:
             await self._link.call(lambda conn: outbox.raise_low(conn, self._schema, relay=self._relay, lows=lows))
         positions = {part.number: part.pos for part in self._book.parts.values() if part.pos >= 0}
         self._settled = Settled(positions, seen.open)
+
+
+def _event(row: outbox.Row) -> Event:
+    return Event(
+        row.id,
+        row.part,
+        row.topic,
+        row.key,
+        row.event_id,
+        row.payload.encode(),
+        row.headers,
+        row.created_at,
+        row.attempts,
+    )

@@ -18,16 +18,37 @@ class World:
         self.wait_until: dict[int, float] = {}
         self.book.gain(part, 1, -1)
         self.part = self.book.parts[part]
+        self.lowest_new = 10**9
+        self.seen: tuple[int, list[tuple[int, str | None, float]]] | None = None
 
     def look(self, limit: int = 1000) -> None:
+        self.begin(limit)
+        self.end()
+
+    def begin(self, limit: int = 1000) -> None:
+        """A look is on its way: this is what it has seen."""
         self.book.begin_look()
+        self.part.pos = min(self.part.pos, self.lowest_new - 1)
+        self.lowest_new = 10**9
         found = sorted(row for row in self.rows if row > self.part.pos)[:limit]
-        if found:
-            self.part.pos = found[-1]
+        self.seen = (self.part.pos, [(row, self.rows[row], self.wait_until.get(row, 0.0)) for row in found])
         self.part.more = len(found) == limit
-        for row in found:
-            event = Event(row, 0, "t", self.rows[row], str(row), b"", "{}", 0.0, 0)
-            self.book.add(event, max(0.0, self.wait_until.get(row, 0.0) - self.now))
+
+    def end(self) -> None:
+        """Its answer has come."""
+        assert self.seen is not None
+        pos, found = self.seen
+        self.seen = None
+        events = [
+            (Event(row, 0, "t", key, str(row), b"", "{}", 0.0, 0), max(0.0, until - self.now))
+            for row, key, until in found
+        ]
+        self.book.answer(events, {0: pos}, {0: found[-1][0]} if found else {})
+
+    def commit(self, row: int, key: str | None) -> None:
+        """A row becomes visible: the next look finds it, at its place, wherever the position is."""
+        self.rows[row] = key
+        self.lowest_new = min(self.lowest_new, row)
 
     def take_all(self) -> list[Event]:
         taken = []
@@ -132,6 +153,22 @@ def test_a_hot_key_does_not_fill_the_hand() -> None:
     assert world.book.in_hand == MOST_OF_A_KEY + 1
 
 
+def test_what_a_look_brings_from_behind_a_key_that_was_set_back_meanwhile_waits_for_the_next() -> None:
+    """Its rows lie behind what was skipped and is to be read again: sent now, they would be before it."""
+    world = World()
+    world.rows |= dict.fromkeys(range(MOST_OF_A_KEY + 10), "a")
+    world.look()
+    world.rows[1000] = "a"
+    world.begin()
+    for _ in range(MOST_OF_A_KEY):
+        [event] = world.take_all()
+        world.publish(event)
+    world.end()
+    assert world.take_all() == []
+    world.look()
+    assert ids(world.take_all()) == [MOST_OF_A_KEY]
+
+
 def test_a_lost_part_gives_everything_back() -> None:
     world = World()
     world.rows = {1: "a", 2: None, 3: "a"}
@@ -167,24 +204,22 @@ def test_whatever_happens_order_per_key_holds_and_everything_goes_out() -> None:
                 for _ in range(rng.randint(1, 30)):
                     if later:
                         row = later.pop(0)
-                        world.rows[row] = rng.choice(keys)
-                        world.part.pos = min(world.part.pos, row - 1)
+                        world.commit(row, rng.choice(keys))
             elif what < 0.25 and late:
-                row, key = late.popitem()
-                world.rows[row] = key
-                world.part.pos = min(world.part.pos, row - 1)
+                world.commit(*late.popitem())
             elif what < 0.45:
-                world.look(rng.randint(1, 60))
-                flying += world.take_all()
-            elif what < 0.5:
+                if world.seen is None:
+                    world.begin(rng.randint(1, 60))
+                else:
+                    world.end()
+                    flying += world.take_all()
+            elif what < 0.5 and world.seen is None:
                 world.now += rng.uniform(0, 3)
                 world.book.due()
-            elif what < 0.52:
+            elif what < 0.52 and world.seen is None:
                 world.part.pos = -1
-            elif what < 0.56 and parked:
-                row, key = parked.popitem()
-                world.rows[row] = key
-                world.part.pos = min(world.part.pos, row - 1)
+            elif what < 0.56 and parked and world.seen is None:  # what is freed is asked for between two looks
+                world.commit(*parked.popitem())
                 world.book.released([(0, other) for other in parked.values() if other is not None])
             elif flying:
                 event = flying.pop(rng.randrange(len(flying)))
