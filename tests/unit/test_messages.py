@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.cron import Entry
 from supervisor.wire.messages import (
     BootFailed,
     CancelJob,
@@ -39,6 +40,7 @@ ALL: list[Message] = [
     Stop(),
     Stop(now=True),
     Ready(812, 2**62, ("email.welcome", "ünïcode"), 50_000_000),
+    Ready(1, 2, ("k",), 3, (), (Entry("k:ü", "k", "* * * * *", "UTC", 1, '{"a":1}', "q", -100, 20, 3, None),)),
     Hungry(None, 4),
     Hungry(0.25, 4),
     More(),
