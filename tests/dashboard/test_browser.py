@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.db.test_cron import declare, entry
 from tests.support.browser import PHONE, Browser
 from tests.support.dashboard import Dashboard
 from tests.support.database import Database
@@ -211,6 +212,7 @@ def test_every_page_fits_its_window_and_is_kept_as_a_picture(
         "job-crashed": f"/jobs/{dead[-1]}",
         "job-running": f"/jobs/{running[0]}",
         "queues": "/queues",
+        "schedules": "/schedules",
         "health": "/health",
         "not-found": "/jobs/987654321",
     }
@@ -237,6 +239,11 @@ def _busy(db: Database) -> tuple[list[int], list[int]]:
     running += enqueue(db, "t.sleep_sync", {"seconds": 600}, count=2, queue="report")
     db.wait_for("select count(*)::int from supervisor.job where lease is not null", len(running))
     enqueue(db, "t.noop", count=1200, queue="report", delay=3600)
+    night = entry("report.daily", "report.daily", cron="30 2 * * *", tz="America/Argentina/ComodRivadavia")
+    monthly = entry("report.daily:monthly", "report.daily", cron="0 6 L * *", missed=3)
+    declare(db, night, monthly, kinds=("report.daily",), ttl_s=3600.0)
+    db.rows("select supervisor.set_schedule('report.daily', cron => '15 3 * * MON-FRI', by => 'ann')")
+    db.rows("select supervisor.pause_schedule('report.daily:monthly', by => 'ann')")
     enqueue(db, "t.noop", count=30, queue="imports")
     db.execute(
         "insert into supervisor.tally select date_trunc('minute', now()) - n * interval '1 min', q, e,"
