@@ -13,6 +13,7 @@ service that was stopped by `stop` must have left none itself, or `close` fails 
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -39,6 +41,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 READY_DEADLINE_S: Final = 20.0
 STOP_DEADLINE_S: Final = 40.0  # above the default drain timeout
 LEFT_DEADLINE_S: Final = 3.0  # the fork server and its helper end a moment after the parent
+SLOW_PIPE_BYTES: Final = 4096  # the least there is: full soon, where the log is read slowly
 LAST_WORDS_S: Final = 1.0
 
 Event = dict[str, Any]
@@ -111,6 +114,8 @@ class Service:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        if self._log_bytes_per_s and self._process.stderr:
+            fcntl.fcntl(self._process.stderr, fcntl.F_SETPIPE_SZ, SLOW_PIPE_BYTES)
         self._reader = threading.Thread(target=self._read_log, name=f"log of {self._process.pid}", daemon=True)
         self._reader.start()
 
@@ -286,6 +291,10 @@ class Service:
     def read_log_at_once(self) -> None:
         """No longer read the log slowly."""
         self._log_bytes_per_s = None
+
+    def log_behind_s(self) -> float:
+        """Return how old the newest line is that was read."""
+        return time.time() - datetime.fromisoformat(self.log[-1]["timestamp"]).timestamp()
 
     def tail(self, lines: int = 40) -> str:
         """Return the end of the log, for a failure's text."""
