@@ -13,12 +13,14 @@ no old pod came near its grace. The last line is JSON; the exit code says whethe
 
 import argparse
 import json
+import math
 import random
 import secrets
 import subprocess
 import sys
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,6 +123,29 @@ class Watch:
         self._process.terminate()
 
 
+class Told:
+    """What an old pod says of its own end: its log, followed until it is gone."""
+
+    def __init__(self, pod: str) -> None:
+        self._process = subprocess.Popen(
+            ["kubectl", "-n", NAMESPACE, "logs", "--follow", "--tail", "1", pod], stdout=subprocess.PIPE, text=True
+        )
+
+    def seconds(self) -> dict[str, float]:
+        """From the hook's signal: until it has drained, until SIGTERM, until its last line; NaN for what is missing."""
+        said, _ = self._process.communicate(timeout=60)
+        at = {}
+        for line in said.splitlines():
+            event = json.loads(line)
+            at[event["event"]] = datetime.fromisoformat(event["timestamp"])
+        begun = at.get("supervisor.draining")
+        found = {}
+        for name in ("drained", "stopping", "stopped"):
+            ended = at.get(f"supervisor.{name}")
+            found[name] = round((ended - begun).total_seconds(), 1) if begun and ended else math.nan
+        return found
+
+
 def apply(password: str) -> None:
     """Everything but the load."""
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", "--timeout=120s")
@@ -162,6 +187,7 @@ def main() -> int:
             load.start()
             time.sleep(words.before)
             old = kubectl("get", "pods", "-l", "app.kubernetes.io/component=supervisor", "-o", "name").split()
+            logs = [Told(pod) for pod in old]
             began = time.monotonic()
             kubectl("rollout", "restart", "deployment/supervisor")
             kubectl("rollout", "status", "deployment/supervisor", "--timeout=300s")
@@ -182,7 +208,8 @@ def main() -> int:
         "jobs": load.sent,
         "rate_per_s": words.rate,
         "rollout_s": round(rolled, 1),
-        "old_pods_end_s": sorted(round(took, 1) for took in watch.took.values()),
+        "after_the_hooks_signal_s": [log.seconds() for log in logs],
+        "deletion_to_end_seen_s": sorted(round(took, 1) for took in watch.took.values()),
     }
     if not words.keep:
         kubectl("delete", "namespace", NAMESPACE, "--wait=false")
