@@ -127,9 +127,11 @@ async def test_an_idle_relay_sends_an_event_at_once(db: Database, nats: Nats, na
 async def test_bad_events_are_parked_and_the_good_ones_behind_them_go_out(
     db: Database, nats: Nats, name: str, role: Starter
 ) -> None:
-    """B48: batch 10, 15 events at the head that no stream takes, 1,000 of other keys behind them."""
+    """B48: batch 10, 15 events at the head that no stream takes, 1,000 of other keys behind them. B11: their ids are
+    above 2^31."""
     await make_stream(nats.url, name)
     conn = db.connect()
+    conn.execute("alter table supervisor.outbox alter id restart with 3000000000")
     publish_many(conn, [NewEvent(f"no.{name}", {"n": n}, key=f"bad{n}" if n % 2 else None) for n in range(15)])
     publish_many(conn, [NewEvent(f"{name}.good", {"n": n}, key=f"k{n % 50}") for n in range(1000)])
     follower = publish(conn, f"{name}.good", {"n": -1}, key="bad1")
@@ -149,6 +151,7 @@ async def test_bad_events_are_parked_and_the_good_ones_behind_them_go_out(
     db.wait_for("select count(*)::int from supervisor.outbox", 0, 10)
     sent = db.rows("select id from supervisor.outbox_sent where key = 'bad1' order by sent_at")
     assert sent == [(ids[1],), (follower.id,)]
+    assert min(*ids, follower.id) >= 3_000_000_000
     assert relay.stop() == 0
 
 
