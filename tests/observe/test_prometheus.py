@@ -69,6 +69,7 @@ class Trouble(threading.Thread):
         enqueue(conn, "t.noop", in_=3600)
         enqueue(conn, "t.nobody_knows")
         conn.execute("select pg_notify('supervisor', 'nonsense')")
+        conn.execute("update supervisor.schedule set next_at = next_at - interval '5 s'")  # ticks are missed
         if turn % 4 == 0:
             enqueue(conn, "t.exit", max_crashes=1)
         if turn % 4 == 2:
@@ -88,7 +89,10 @@ class Trouble(threading.Thread):
 
 @pytest.mark.timeout(240)
 def test_every_expression_of_rules_and_dashboard_finds_something(db: Database, service: Start) -> None:
-    one = service(handlers=MODULES, processes=2, concurrency=4, prefetch=8, retry_base_s=0.1, restart_budget=1000)
+    one = service(
+        handlers=f"{MODULES},tests.support.cron_handlers", processes=2, concurrency=4, prefetch=8, retry_base_s=0.1,
+        restart_budget=1000, env={"CRON_ENTRIES": '{"o.tick": [{"cron": "* * * * * *"}]}'},
+    )  # fmt: skip
     db.execute("select supervisor.set_queue('orders', 50)")
     trouble = Trouble(db, one)
     trouble.start()
