@@ -164,6 +164,7 @@ def test_the_container_is_unhealthy_only_when_its_loop_does_not_turn(stack: Stac
         assert '"status": "ok"' in stack.exec(container, *look)
     finally:
         stack.compose("up", "--detach", "--wait", "--no-deps", "db")
+        stack.hang_up()
     wait_until(lambda: readiness() == 200, 30.0, "it is ready again")
 
 
