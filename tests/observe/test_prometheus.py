@@ -4,21 +4,26 @@ An alert's expression is empty while all is well, so of these what is left of th
 panel's expressions are asked as they are, with its variables filled in. Something means: a number, not NaN.
 """
 
+import asyncio
 import itertools
 import math
 import random
 import re
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from supervisor.client import enqueue, enqueue_many
 from supervisor.newjob import NewJob
+from supervisor.publisher import publish
 from tests.observe.test_rules import OF_THE_CLIENT, RULES, alerts, described, panels
 from tests.support import proc
+from tests.support.arrivals import ground
+from tests.support.brokers import Nats
 from tests.support.database import Database
 from tests.support.observe_handlers import MODULES
 from tests.support.prometheus import Prometheus, tool
@@ -26,13 +31,14 @@ from tests.support.service import Service
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
+TOPIC = "observed"
 VARIABLES = {"$job": "supervisor", "$instance": ".*", "$queue": ".*", "$__rate_interval": "20s"}
 
 
 def left_of_the_comparison(expression: str) -> str:
     """What an alert compares."""
     bare = re.sub(r"^absent\((.*)\)$", r"\1", expression.strip()).partition(" unless ")[0]
-    return re.sub(r"\s*(==|>|<)\s*[0-9.e]+$", "", bare)
+    return re.sub(r"\s*(==|>|<)\s*[0-9.e]+(?=$|\s+and\b)", "", bare)
 
 
 def filled_in(expression: str) -> str:
@@ -43,7 +49,7 @@ def filled_in(expression: str) -> str:
 
 
 class Trouble(threading.Thread):
-    """Load of every sort, once a second: done, retried, dead, crashing, unknown, scheduled, long."""
+    """Once a second jobs that are done, retried, dead, crashing, unknown, scheduled, long; events, good and bad."""
 
     def __init__(self, db: Database, service: Service) -> None:
         super().__init__(name="trouble", daemon=True)
@@ -68,6 +74,9 @@ class Trouble(threading.Thread):
         enqueue(conn, "t.sleep", {"seconds": 3})
         enqueue(conn, "t.noop", in_=3600)
         enqueue(conn, "t.nobody_knows")
+        publish(conn, TOPIC, {}, key=f"k{turn}")
+        if turn % 4 == 0:
+            publish(conn, "no.stream.takes.this", {})  # refused, and parked
         conn.execute("select pg_notify('supervisor', 'nonsense')")
         conn.execute("update supervisor.schedule set next_at = next_at - interval '5 s'")  # ticks are missed
         if turn % 4 == 0:
@@ -87,9 +96,21 @@ class Trouble(threading.Thread):
             raise self.failure
 
 
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Nats]:
+    """With a stream for `TOPIC`."""
+    made = Nats(tmp_path)
+    made.start()
+    asyncio.run(ground(made, TOPIC).open())
+    yield made
+    made.stop()
+
+
 @pytest.mark.timeout(240)
-def test_every_expression_of_rules_and_dashboard_finds_something(db: Database, service: Start) -> None:
+def test_every_expression_of_rules_and_dashboard_finds_something(db: Database, service: Start, broker: Nats) -> None:
     one = service(
+        outbox_url=broker.url, outbox_max_attempts=1,
+        consume_url=broker.url, consume=f"{TOPIC}=t.noop", consumer="observer",
         handlers=f"{MODULES},tests.support.cron_handlers", processes=2, concurrency=4, prefetch=8, retry_base_s=0.1,
         restart_budget=1000, env={"CRON_ENTRIES": '{"o.tick": [{"cron": "* * * * * *"}]}'},
     )  # fmt: skip
