@@ -16,6 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor import exits
+from supervisor.parent.floods import MOST_PAUSE_S
 from tests.support import proc
 from tests.support.database import Database
 from tests.support.health import HealthWatch
@@ -214,7 +215,9 @@ def test_workers_born_in_a_flood_are_whole(db: Database, service: Start, report:
     assert twice == []
     assert one.noise == []
 
-    # Idle children sleep. Measured from when they last had work, over a window of their own clock.
+    # Idle children sleep. Measured from when they last had work, over a window of their own clock: while there were
+    # too many notifications to listen to, they were asked to look every few milliseconds instead (parent/floods.py).
+    db.wait_for("select count(*)::int from supervisor.waiting", 1, MOST_PAUSE_S + 10)
     pids = one.worker_pids()
     wait_until(lambda: all((found := proc.look(pid)) and found.state == "S" for pid in pids), 10)
     window_s = 5.0
