@@ -8,7 +8,6 @@ is no scoreboard, no lease and nobody who kills what ignores its timeout.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import UnknownKind
-from supervisor.handler import Handler, Job, registry
+from supervisor.handler import Handler, registry
 from supervisor.outcome import Outcome
-from supervisor.worker.calls import judge
+from supervisor.worker.calls import job_of, judge
 from supervisor.worker.run import Run
 
 if TYPE_CHECKING:
@@ -99,20 +98,8 @@ class Performance:
             return None
         run.handler = handler
         self._timeout = job.timeout_s if job.timeout_s is not None else handler.timeout
-        run.context = Job(
-            id=job.id,
-            kind=job.kind,
-            queue=job.queue,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            crashes=job.crashes,
-            created_at=job.created_at,
-            run_at=job.run_at,
-            headers=json.loads(job.headers),
-            deadline=None if self._timeout is None else run.started + self._timeout,
-            token=job.token,
-            services=Services(run, self._timeout, self._open_transaction),
-        )
+        deadline = None if self._timeout is None else run.started + self._timeout
+        run.context = job_of(job, deadline, Services(run, self._timeout, self._open_transaction))
         return handler
 
     def _call(self, handler: Handler[Any]) -> None:

@@ -16,6 +16,8 @@ import json
 import time
 from typing import Any
 
+from supervisor import context
+from supervisor.db.jobs import ClaimedJob
 from supervisor.errors import LeaseLost
 from supervisor.handler import Handler, Job
 from supervisor.log import bind
@@ -23,6 +25,24 @@ from supervisor.outcome import Outcome
 from supervisor.wire.board import Board
 from supervisor.worker.run import Run, RunServices, TransactionDesk
 from supervisor.worker.tracing import NO_SPAN, Traces
+
+
+def job_of(job: ClaimedJob, deadline: float | None, services: context.RunServices) -> Job:
+    """What a handler is given of a claimed job."""
+    return Job(
+        id=job.id,
+        kind=job.kind,
+        queue=job.queue,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        crashes=job.crashes,
+        created_at=job.created_at,
+        run_at=job.run_at,
+        headers=json.loads(job.headers) if job.headers != "{}" else {},
+        deadline=deadline,
+        token=job.token,
+        services=services,
+    )
 
 
 class Calls:
@@ -35,21 +55,7 @@ class Calls:
 
     def context(self, run: Run, deadline: float | None) -> Job:
         """What the handler may know of this run; to be made only for handlers that ask for it."""
-        job = run.job
-        return Job(
-            id=job.id,
-            kind=job.kind,
-            queue=job.queue,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            crashes=job.crashes,
-            created_at=job.created_at,
-            run_at=job.run_at,
-            headers=json.loads(job.headers) if job.headers != "{}" else {},
-            deadline=deadline,
-            token=job.token,
-            services=RunServices(run, self._desk),
-        )
+        return job_of(run.job, deadline, RunServices(run, self._desk))
 
     async def call_async(self, run: Run, handler: Handler[Any]) -> None:
         """Call an `async def` handler; afterwards run.outcome is set."""

@@ -1,15 +1,14 @@
-"""Real libraries on a real server: `django_conn`, `engine` (SQLAlchemy on psycopg), `open_async` for the others."""
+"""Real libraries on a real server (tests/support/library_fixtures.py), and a handler to enqueue."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
 
 from supervisor import handler
 from supervisor.handler import Handler
-from tests.support.database import Database
-from tests.support.libraries import DJANGO_NAMES, Async, address, url
+from tests.support.library_fixtures import django_conn, engine, open_async, shop
+
+__all__ = ["django_conn", "engine", "open_async", "shop"]
 
 
 @pytest.fixture
@@ -17,34 +16,3 @@ def mail() -> Handler[Any]:
     def send(user_id: int, lang: str = "en") -> None: ...
 
     return handler("mail", queue="email", priority=2)(send)
-
-
-@pytest.fixture
-def shop(db: Database) -> Database:
-    db.execute("create table business (id int primary key)")
-    return db
-
-
-@pytest.fixture
-def django_conn(shop: Database) -> Iterator[Any]:
-    """`django.db.connection` on *shop*."""
-    from django.db import connection
-
-    at = address(shop)
-    connection.close()
-    connection.settings_dict.update({name: at.get(theirs, "") for name, theirs in DJANGO_NAMES.items()})
-    yield connection
-    assert not connection.in_atomic_block
-    connection.close()
-
-
-@pytest.fixture
-def engine(shop: Database) -> Iterator[Engine]:
-    found = create_engine(url(shop, "psycopg"))
-    yield found
-    found.dispose()
-
-
-@pytest.fixture
-def open_async(shop: Database) -> Async:
-    return Async(shop)

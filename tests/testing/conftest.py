@@ -1,14 +1,13 @@
-"""Handlers declared in a test are gone after it; `shop` has a table for effects in the caller's transaction."""
+"""Handlers declared in a test are gone after it; real libraries as in tests/adapters."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
 
 from supervisor.handler import _registry
-from tests.support.database import Database
-from tests.support.libraries import DJANGO_NAMES, Async, address, url
+from tests.support.library_fixtures import django_conn, engine, open_async, shop
+
+__all__ = ["django_conn", "engine", "open_async", "shop"]
 
 
 @pytest.fixture(autouse=True)
@@ -17,32 +16,3 @@ def kinds() -> Iterator[None]:
     yield
     _registry.clear()
     _registry.update(before)
-
-
-@pytest.fixture
-def shop(db: Database) -> Database:
-    db.execute("create table business (id int primary key)")
-    return db
-
-
-@pytest.fixture
-def django_conn(shop: Database) -> Iterator[Any]:
-    from django.db import connection
-
-    at = address(shop)
-    connection.close()
-    connection.settings_dict.update({name: at.get(theirs, "") for name, theirs in DJANGO_NAMES.items()})
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
-def engine(shop: Database) -> Iterator[Engine]:
-    found = create_engine(url(shop, "psycopg"))
-    yield found
-    found.dispose()
-
-
-@pytest.fixture
-def open_async(shop: Database) -> Async:
-    return Async(shop)
