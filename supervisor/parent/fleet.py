@@ -86,7 +86,7 @@ class Fleet:
         metrics_dir: Path,
         on_kinds: Callable[[Ready], None],
         on_ready: Callable[[Child], None],
-        on_hungry: Callable[[Child, float | None, bool], None],
+        on_hungry: Callable[[Child, Hungry], None],
         on_more: Callable[[Child], None],
         on_due: Callable[[float], None],
         on_suspects: Callable[[float], None],
@@ -219,7 +219,7 @@ class Fleet:
                 self._on_kinds(message)
                 self._on_ready(child)
             case Hungry():
-                self._on_hungry(child, message.next_due_in_s, message.blocked)
+                self._on_hungry(child, message)
             case More():
                 self._on_more(child)
             case Isolated():

@@ -1,13 +1,15 @@
 """Notifications that are too many: then looking often is cheaper, for this service and for whoever writes.
 
-    told of jobs --more than MOST_PER_S in a second--> paused: a look every LOOK_EVERY_S --a while--> told of jobs
+    told of jobs --more than MOST_PER_S in a second--> paused: look again and again --a while--> told of jobs
 
 A transaction that notifies takes a lock of the whole server until its commit is on disk, so those that all notify
 commit one after the other. A supervisor that hears many therefore no longer wants any, and with nobody who wants
 them none are sent. Now and then it asks again, and soon knows whether there are still as many.
 
-Always true: while paused, a look is at most LOOK_EVERY_S away; each further pause of one flood is longer, up to
-MOST_PAUSE_S, so that a flood that goes on costs writers a few notifications a second on average.
+Always true: while paused, a look is at most LOOK_EVERY_S away as long as looks find jobs; each that finds none
+doubles it, up to SLOWEST_LOOK_S, so that what is left of a pause when the flood is over costs next to nothing. Each
+further pause of one flood is longer, up to MOST_PAUSE_S, so that a flood that goes on costs writers a few
+notifications a second on average.
 
 Elsewhere: what makes enqueueing silent (presence.py, functions/020_wake.sql); whom a look wakes (waker.py).
 """
@@ -21,6 +23,7 @@ from supervisor.log import Repeats, get_logger
 
 MOST_PER_S: Final = 100
 LOOK_EVERY_S: Final = 0.01
+SLOWEST_LOOK_S: Final = 0.1
 LEAST_PAUSE_S: Final = 2.0
 MOST_PAUSE_S: Final = 16.0
 _SAY_EVERY_S: Final = 60.0
@@ -47,6 +50,7 @@ class Floods:
         self._since = 0.0
         self._heard = 0
         self._pause_s = 0.0
+        self._look_in_s = LOOK_EVERY_S
         self._resumed_at = float("-inf")
 
     @property
@@ -63,16 +67,21 @@ class Floods:
         if self._heard > MOST_PER_S and not self.paused:
             self._pause(now)
 
+    def looked(self, found: bool) -> None:
+        """A worker has looked, and found jobs or none."""
+        self._look_in_s = LOOK_EVERY_S if found else min(SLOWEST_LOOK_S, 2 * self._look_in_s)
+
     def _pause(self, now: float) -> None:
         same_flood = now - self._resumed_at < self._pause_s
         self._pause_s = min(MOST_PAUSE_S, 2 * self._pause_s) if same_flood else LEAST_PAUSE_S
+        self._look_in_s = LOOK_EVERY_S
         self._begun.set()
         self._on_change()
         self._repeats.tell(
             log.info,
             "notifications.paused",
             reason=f"more than {MOST_PER_S} in a second: they hold up those who enqueue",
-            did=f"looking for jobs every {LOOK_EVERY_S * 1000:g} ms instead",
+            did=f"looking for jobs every {LOOK_EVERY_S * 1000:g} ms instead, less often while there are none",
             for_s=self._pause_s,
         )
 
@@ -83,7 +92,7 @@ class Floods:
             until = self._now() + self._pause_s
             while self._now() < until:
                 self._look()
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(self._look_in_s)
             self._resumed_at, self._heard = self._now(), 0
             self._begun.clear()
             self._on_change()

@@ -50,7 +50,7 @@ from supervisor.parent.tender import Tender
 from supervisor.parent.waker import Waker
 from supervisor.parent.watch import Watch
 from supervisor.settings import Settings
-from supervisor.wire.messages import CancelJob, HandBack, Wake
+from supervisor.wire.messages import CancelJob, HandBack, Hungry, Wake
 from supervisor.worker import tracing
 from supervisor.worker.main import WorkerConfig
 
@@ -137,7 +137,7 @@ class Parent:
             on_kinds=lambda told: self._cron.declare(told.kinds, told.entries),
             on_ready=self._worker_ready,
             on_hungry=self._worker_hungry,
-            on_more=self._waker.more,
+            on_more=self._worker_full,
             on_due=self._waker.due_in,
             on_suspects=self._isolation.due_in,
             on_isolated=self._isolation.answered,
@@ -415,10 +415,15 @@ class Parent:
         child.tell(self._lanes.everything())
         child.wake(Wake())
 
-    def _worker_hungry(self, child: Child, next_s: float | None, blocked: bool) -> None:
+    def _worker_hungry(self, child: Child, said: Hungry) -> None:
+        self._floods.looked(said.found)
         self._presence.idle()
-        self._waker.hungry(child, next_s, blocked)
+        self._waker.hungry(child, said.next_due_in_s, said.blocked)
         self._isolation.idle(child)
+
+    def _worker_full(self, child: Child) -> None:
+        self._floods.looked(True)
+        self._waker.more(child)
 
     def _session_closed(self, holder: Holder, session: int) -> None:
         """A session that cannot be renewed any more; its worker learns it now, not at its next statement."""

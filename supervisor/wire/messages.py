@@ -158,7 +158,7 @@ class Hungry:
     """The last claim left room and found nothing more that is due."""
 
     next_due_in_s: float | None  # the earliest job it saw that is not due yet
-    claimed_seq: int  # claims so far: tells a stale Hungry from one after the latest wake
+    found: bool  # it took jobs, though fewer than it could
     blocked: bool = False  # jobs are due that wait for a place of their queue
     t: Literal["hungry"] = "hungry"
 

@@ -59,8 +59,8 @@ class Exchange:
 
     Args:
         known: the kinds that there are handlers for.
-        on_dry: told when a claim came back short, with the seconds to the next job due (None: none), and
-            whether jobs are due that wait for a place of their queue.
+        on_dry: told when a claim came back short, with the seconds to the next job due (None: none), whether it took
+            any, and whether jobs are due that wait for a place of their queue.
         on_full: told when a claim came back full or left jobs for want of hands: others may take them.
     """
 
@@ -74,7 +74,7 @@ class Exchange:
         board: Board,
         counts: Counts,
         known: tuple[str, ...],
-        on_dry: Callable[[float | None, bool], None],
+        on_dry: Callable[[float | None, bool, bool], None],
         on_full: Callable[[], None],
     ) -> None:
         self._link = link
@@ -244,7 +244,7 @@ class Exchange:
             if suspect:
                 self._suspect_answered(False)
             elif not done and not check:
-                self._on_dry(None, False)
+                self._on_dry(None, False, False)
             if not done and not check:
                 return
         hands = limit if suspect or self.executor is None else self.executor.hands()
@@ -304,7 +304,7 @@ class Exchange:
                 self._release_claimed(answer.jobs)
         if answer.short:
             self._counts.dry()
-            self._on_dry(answer.next_s, answer.blocked)
+            self._on_dry(answer.next_s, bool(answer.jobs), answer.blocked)
             if answer.left:
                 self._on_full()
         else:

@@ -152,7 +152,6 @@ class Worker:
         self._sock = sock
         self._board = board
         self._handlers = handlers
-        self._claims = 0
         self._told_hungry = False
         self._drain_deadline: float | None = None
         self._draining = asyncio.Event()
@@ -261,13 +260,11 @@ class Worker:
 
     # ---- what the parts report
 
-    def _dry(self, next_s: float | None, blocked: bool) -> None:
-        self._claims += 1
+    def _dry(self, next_s: float | None, found: bool, blocked: bool) -> None:
         if not self._draining.is_set():
-            self._channel.send(Hungry(next_s, self._claims, blocked))
+            self._channel.send(Hungry(next_s, found, blocked))
 
     def _full(self) -> None:
-        self._claims += 1
         if not self._draining.is_set():
             self._channel.send(More())
 

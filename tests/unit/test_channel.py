@@ -87,7 +87,7 @@ def test_messages_arrive_in_order_both_ways(run: Run) -> None:
         sent: list[Message] = [Lanes((Mark("a", 0, 1, 2),)), CancelJob(1, 2), CancelJob(2, 2), Drain(5.0, "x"), Stop()]
         for message in sent:
             assert ends.parent.send(message)
-        answers: list[Message] = [Ready(1, 2, ("a",), 3), Hungry(None, 1), More(), Drained(1, 2, 3)]
+        answers: list[Message] = [Ready(1, 2, ("a",), 3), Hungry(None, False), More(), Drained(1, 2, 3)]
         for message in answers:
             assert ends.worker.send(message)
         await ends.heard_all(lambda: ends.heard == sent and ends.back == answers)
@@ -372,7 +372,7 @@ def echo(sock: socket.socket) -> None:
         async for message in (channel := Channel(sock)):
             if isinstance(message, Wake):
                 wakes += 1
-                channel.send(Hungry(None, wakes))
+                channel.send(Hungry(None, False))
             elif isinstance(message, Stop):
                 channel.send(Drained(wakes, 0, 0))
                 await channel.flush(5)

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from supervisor.parent.floods import LEAST_PAUSE_S, MOST_PAUSE_S, MOST_PER_S, Floods
+import pytest
+
+from supervisor.parent.floods import LEAST_PAUSE_S, LOOK_EVERY_S, MOST_PAUSE_S, MOST_PER_S, SLOWEST_LOOK_S, Floods
 from tests.support.waiting import wait_until_async
 
 LOOK_S = 0.25  # what passes from look to look, as far as this clock says
@@ -63,4 +65,27 @@ async def test_a_flood_is_looked_through_and_each_pause_of_it_is_longer() -> Non
     flooded.clock.at += 100
     flooded.hear(MOST_PER_S + 1, 0.1)
     assert round(await flooded.pass_by(), 1) == LEAST_PAUSE_S
+    running.cancel()
+
+
+async def test_looks_that_find_nothing_become_rare_and_one_that_finds_a_job_makes_them_frequent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flooded, found, slept = Flooded(), [False] * 6 + [True] + [False] * 2, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if found:
+            flooded.floods.looked(found.pop(0))
+        await yielded(0)
+
+    yielded = asyncio.sleep
+    running = asyncio.get_running_loop().create_task(flooded.floods.run())
+    flooded.hear(MOST_PER_S + 1, 0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr("supervisor.parent.floods.asyncio.sleep", sleep)
+        while flooded.floods.paused:
+            await yielded(0)
+    slowest = SLOWEST_LOOK_S
+    assert slept == [LOOK_EVERY_S, 0.02, 0.04, 0.08, slowest, slowest, slowest, LOOK_EVERY_S]
     running.cancel()
