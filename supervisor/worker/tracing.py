@@ -20,7 +20,6 @@ Elsewhere: the spans of enqueueing, names of attributes (trace.py).
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -203,15 +202,19 @@ class _Traces(Traces):
         return span
 
     def _failed(self, error: Exception) -> None:
-        self._repeats.tell(log.warning, "traces.broken", reason=repr(error), did="went on; this run has no whole span")
+        self._tell(error, "went on; this run has no whole span")
+
+    def _tell(self, error: Exception, did: str) -> None:
+        self._repeats.tell(log.warning, "traces.broken", reason=repr(error), did=did)
 
     def stop(self, patience_s: float) -> None:
         # An exporter that does not answer answers a shutdown no better: both in a thread that may be left behind.
         def export() -> None:
-            with contextlib.suppress(Exception):
-                self._provider.force_flush(int(patience_s * 1000))
-            with contextlib.suppress(Exception):
-                self._provider.shutdown()
+            for end in (lambda: self._provider.force_flush(int(patience_s * 1000)), self._provider.shutdown):
+                try:
+                    end()
+                except Exception as error:
+                    self._tell(error, "left; the last spans of this worker may be lost")
 
         thread = threading.Thread(target=export, name="traces-flush", daemon=True)
         try:

@@ -242,7 +242,7 @@ def test_an_exporter_that_hangs_keeps_a_drain_within_its_deadline(db: Database, 
     assert not one.events("worker.killed")
 
 
-@pytest.mark.parametrize("provider", ["broken", "broken_later"])
+@pytest.mark.parametrize("provider", ["broken", "broken_later", "broken_at_the_end"])
 def test_a_broken_processor_harms_no_job(db: Database, traced: Traced, provider: str) -> None:
     one = traced(provider)
     enqueue(db, "o.plain", count=10)

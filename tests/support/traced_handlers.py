@@ -50,6 +50,14 @@ class BrokenLater(SpanProcessor):
         raise RuntimeError("broken on end")
 
 
+class BrokenAtTheEnd(SpanProcessor):
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        raise RuntimeError("broken at the last flush")
+
+    def shutdown(self) -> None:
+        raise RuntimeError("broken at the shutdown")
+
+
 def to_file() -> TracerProvider:
     """Exports 50 ms after the first span: what a test waits for."""
     provider = TracerProvider(resource=Resource.create({"service.name": "shop"}))
@@ -79,6 +87,12 @@ def broken() -> TracerProvider:
 def broken_later() -> TracerProvider:
     provider = TracerProvider()
     provider.add_span_processor(BrokenLater())
+    return provider
+
+
+def broken_at_the_end() -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(BrokenAtTheEnd())
     return provider
 
 
