@@ -18,6 +18,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.cable import Cable
+from tests.support.proc import in_session
 from tests.support.tools import missing
 from tests.support.waiting import wait_until
 
@@ -122,6 +123,9 @@ class Rabbit:
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._dir / "plugins"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+            # As under systemd the script becomes the server. Else it waits for it, and the kernel would end the
+            # script alone when the tests die.
+            "NOTIFY_SOCKET": str(self._dir / "nobody-listens"),
         }
 
     @property
@@ -162,9 +166,14 @@ class Rabbit:
             return False
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, number)
+        """Ended when nothing of its session lives any more: the server has helpers, and keeps its port to the last."""
+        if self._process is None:
+            return
+        session = self._process.pid
+        if self._process.poll() is None:
+            os.killpg(session, number)
             self._process.wait(30)
+        wait_until(lambda: not in_session(session), 15, "nothing of rabbitmq-server lives any more")
 
     def close(self) -> None:
         self.stop(signal.SIGKILL)
