@@ -41,6 +41,9 @@ BROKERS: Final = ("outbox_url", "consume_url")
 """Secrets that are addresses of brokers: checked by their drivers, which know the schemes."""
 LEAST_TOKEN: Final = 16
 ALL_QUEUES: Final = "*"
+#: Jobs that a worker claims beyond those it runs, and how many of such as start at once.
+PREFETCH: Final = 10
+PREFETCH_SHORT: Final = 400
 
 
 class QueueWeight(NamedTuple):
@@ -189,7 +192,13 @@ class Settings(BaseSettings):
     )
     processes: int = _computed("Worker processes.", usable_cpus, "the processors this process may use", ge=1, le=1024)
     concurrency: int = _setting("Jobs one worker runs at the same time.", 10, ge=1, le=1000)
-    prefetch: int = _setting("Jobs one worker claims beyond those it runs.", 10, ge=0, le=1000)
+    prefetch: int | None = _setting(
+        "Jobs one worker claims beyond those it runs.",
+        None,
+        says=f"{PREFETCH}, and where jobs are short as many as start within 20 ms, up to {PREFETCH_SHORT}",
+        ge=0,
+        le=1000,
+    )
     max_unacked: int = _setting(
         "Results waiting to be stored at which a worker stops claiming.", 1000, ge=1, le=100_000
     )
@@ -425,6 +434,11 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         self._remember()
         return self
+
+    @property
+    def most_prefetched(self) -> int:
+        """The most jobs that a worker holds beyond those it runs."""
+        return PREFETCH_SHORT if self.prefetch is None else self.prefetch
 
     def open_dashboard(self) -> str | None:
         """What is wrong when anybody could open the dashboard; None when nobody else can."""

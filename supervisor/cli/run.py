@@ -24,7 +24,9 @@ def run(
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", "-c", help="Jobs a worker runs at once.  [default: 10]")
     ] = None,
-    prefetch: Annotated[int | None, typer.Option(help="Jobs a worker claims beyond those.  [default: 10]")] = None,
+    prefetch: Annotated[
+        int | None, typer.Option(help="Jobs a worker claims beyond those.  [default: by their length]")
+    ] = None,
     lease_s: Annotated[float | None, typer.Option(help="Lease of a worker's jobs.  [default: 30]")] = None,
     drain_timeout_s: Annotated[
         float | None, typer.Option(help="How long running jobs may go on after SIGTERM.  [default: 25]")

@@ -110,7 +110,7 @@ class Fleet:
         self._on_gone = on_gone
         self._on_recovered = on_recovered
         self._on_fatal = on_fatal
-        self._entries = 2 * (settings.concurrency + settings.prefetch) + settings.max_unacked + _BOARD_SLACK
+        self._entries = 2 * (settings.concurrency + settings.most_prefetched) + settings.max_unacked + _BOARD_SLACK
         self._children: dict[int, Child] = {}
         self._spawning = 0
         self._budgets = [RestartBudget(settings) for _ in range(settings.processes)]

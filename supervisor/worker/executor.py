@@ -32,6 +32,7 @@ from supervisor.handler import Handler
 from supervisor.log import Repeats, enabled, get_logger
 from supervisor.metrics import metrics
 from supervisor.outcome import Outcome
+from supervisor.settings import PREFETCH, PREFETCH_SHORT
 from supervisor.wire.board import Board
 from supervisor.worker.calls import Calls
 from supervisor.worker.counts import Counts
@@ -42,6 +43,7 @@ from supervisor.worker.tracing import Traces
 _LEASE_RECHECK_S = 0.05
 _FOR_EVER_S = 366 * 86400.0
 _PREFETCH_FOR_S = 0.25
+_SHORT_FOR_S = 0.02
 _HANDS_FOR_S = 0.05
 _STUCK_AFTER_S = 0.5
 _MEAN_WEIGHT = 0.1
@@ -66,7 +68,7 @@ class Executor:
 
     Args:
         slots: The most jobs that run at once.
-        prefetch: How many more may wait in the backlog.
+        prefetch: How many more may wait in the backlog; None: by how long jobs run.
         lease_until: The monotonic time until which this worker surely holds its leases.
     """
 
@@ -74,7 +76,7 @@ class Executor:
         self,
         *,
         slots: int,
-        prefetch: int,
+        prefetch: int | None,
         board: Board,
         counts: Counts,
         handlers: Mapping[str, Handler[Any]],
@@ -84,7 +86,8 @@ class Executor:
         traces: Traces | None = None,
     ) -> None:
         self._slots = slots
-        self._prefetch = prefetch
+        self._prefetch = PREFETCH if prefetch is None else prefetch
+        self._prefetch_short = PREFETCH_SHORT if prefetch is None else 0
         self._board = board
         self._counts = counts
         self._handlers = handlers
@@ -120,10 +123,13 @@ class Executor:
         return max(0, self._slots + prefetch - len(self.running) - len(self._backlog))
 
     def _prefetch_now(self) -> int:
-        """As many jobs as these slots start within _PREFETCH_FOR_S, judged by how long the last ones ran."""
+        """As many jobs as these slots start within _PREFETCH_FOR_S, judged by how long the last ones ran; more than
+        the usual number only of such as start within _SHORT_FOR_S: others may be idle."""
         if self._mean_s <= 0:
             return self._prefetch
-        return min(self._prefetch, int(self._slots * _PREFETCH_FOR_S / self._mean_s))
+        at_once = self._slots / self._mean_s
+        usual = min(self._prefetch, int(at_once * _PREFETCH_FOR_S))
+        return max(usual, min(self._prefetch_short, int(at_once * _SHORT_FOR_S)))
 
     def hands(self) -> int:
         """How many jobs of queues with a limit to claim now.
@@ -140,13 +146,22 @@ class Executor:
         return max(0, max(self._slots - len(self.running), soon) - placed)
 
     def unstick(self) -> None:
-        """Give the backlog back when no slot has come free for a while: other workers may have room."""
-        now = time.monotonic()
-        if not self._backlog or self._alone or len(self.running) < self._slots or now - self._moved_at < _STUCK_AFTER_S:
+        """Give the backlog back when no slot has come free for a while, and what is too much when jobs have become
+        longer than those it was claimed after: other workers may have room."""
+        if not self._backlog or self._alone or len(self.running) < self._slots:
             return
-        self._mean_s = max(self._mean_s, now - self._moved_at)
-        for run in self.give_back():
+        stuck_s = time.monotonic() - self._moved_at
+        if stuck_s >= _STUCK_AFTER_S:
+            self._mean_s = max(self._mean_s, stuck_s)
+            excess = self.give_back()
+        else:
+            excess = self._take_back(2 * self._prefetch_now())
+        for run in excess:
             self._end(run, Outcome("released", reason="stuck"))
+
+    def _take_back(self, kept: int) -> list[Run]:
+        """The last of the backlog, which then has no more than *kept*."""
+        return [self._backlog.pop() for _ in range(len(self._backlog) - kept)]
 
     def held(self) -> list[Run]:
         """Every run that has not returned."""

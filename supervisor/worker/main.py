@@ -70,6 +70,7 @@ from supervisor.worker.run import TransactionDesk
 from supervisor.worker.session import Session
 
 _TICK_S: Final = 0.25
+_MORE_EVERY_S: Final = 0.02
 _CUT_GRACE_S: Final = 0.5
 _EXPORT_S: Final = 2.0
 _LEAST_EXPORT_S: Final = 0.2
@@ -155,6 +156,8 @@ class Worker:
         self._told_hungry = False
         self._drain_deadline: float | None = None
         self._draining = asyncio.Event()
+        self._answer_owed = False  # to the parent's last wake
+        self._more: asyncio.TimerHandle | None = None
         self._deadline_moved = asyncio.Event()
         self._orphaned = False
         self._born = time.monotonic()
@@ -261,18 +264,33 @@ class Worker:
     # ---- what the parts report
 
     def _dry(self, next_s: float | None, found: bool, blocked: bool) -> None:
+        self._withdraw_more()
         if not self._draining.is_set():
             self._channel.send(Hungry(next_s, found, blocked))
 
     def _full(self) -> None:
+        if self._answer_owed:
+            self._say_more()
+        elif self._more is None:  # claims that come back full are many: each one would wake the parent too
+            self._more = asyncio.get_running_loop().call_later(_MORE_EVERY_S, self._say_more)
+
+    def _say_more(self) -> None:
+        self._withdraw_more()
         if not self._draining.is_set():
             self._channel.send(More())
+
+    def _withdraw_more(self) -> None:
+        self._answer_owed = False
+        if self._more is not None:
+            self._more.cancel()
+            self._more = None
 
     # ---- what the parent says
 
     def _heard(self, message: Message) -> None:
         match message:
             case Wake():
+                self._answer_owed = True
                 for point in message.set_back:
                     if self._marks.serves(point.queue):
                         self._marks.set_back(Lane(point.queue, point.priority), mark_at(point.at_us))

@@ -12,6 +12,7 @@ from supervisor import Job, handler
 from supervisor.db.jobs import ClaimedJob
 from supervisor.handler import registry
 from supervisor.metrics import metrics
+from supervisor.settings import PREFETCH, PREFETCH_SHORT
 from supervisor.wire.board import Board, Phase
 from supervisor.worker.counts import Counts
 from supervisor.worker.executor import Executor
@@ -48,15 +49,15 @@ class Returned:
 
 @pytest.fixture
 def board() -> Iterator[Board]:
-    made = Board.create(64)
+    made = Board.create(1024)
     yield made
     made.close()
 
 
-def executor(board: Board, sink: Returned, slots: int = 4) -> Executor:
+def executor(board: Board, sink: Returned, slots: int = 4, prefetch: int | None = 4) -> Executor:
     return Executor(
         slots=slots,
-        prefetch=4,
+        prefetch=prefetch,
         board=board,
         counts=Counts(metrics(), board),
         handlers=registry(),
@@ -253,3 +254,36 @@ async def test_a_paused_queues_jobs_go_back_and_others_stay(board: Board) -> Non
     for run in list(slots.running.values()):
         run.stop("drain")
     await wait_until_async(lambda: not slots.running)
+
+
+async def test_short_jobs_are_claimed_in_large_batches_and_the_excess_goes_back_when_they_become_long(
+    board: Board,
+) -> None:
+    sink = Returned()
+    slots = executor(board, sink, prefetch=None)
+    assert slots.room() == 4 + PREFETCH
+    for number in range(40):
+        slots.take([claimed(4 * number + n, "x.short") for n in range(4)])
+        await wait_until_async(lambda: not slots.running)
+    assert 4 + 2 * PREFETCH < slots.room() <= 4 + PREFETCH_SHORT
+    sink.runs.clear()
+    slots.take([claimed(1000 + n, "x.wait") for n in range(4 + PREFETCH_SHORT)])
+    assert slots.waiting == PREFETCH_SHORT
+    # A few that were long: what waits beyond twice the usual number goes back, from the end of the line.
+    for run in list(slots.running.values()):
+        run.started -= 1.0
+        run.stop("cancel")
+    await wait_until_async(lambda: len(sink.runs) == 4)
+    slots.unstick()
+    back = [job_id for job_id, event in sink.events() if event == "released"]
+    assert slots.waiting <= 2 * PREFETCH
+    assert len(back) + slots.waiting == PREFETCH_SHORT - 4
+    assert min(back) > max(run.job.id for run in slots.held())
+
+
+async def test_a_number_that_was_set_is_the_most_that_waits(board: Board) -> None:
+    slots = executor(board, Returned(), prefetch=4)
+    for number in range(40):
+        slots.take([claimed(4 * number + n, "x.short") for n in range(4)])
+        await wait_until_async(lambda: not slots.running)
+    assert slots.room() == 4 + 4

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from supervisor.parent.floods import LEAST_PAUSE_S, LOOK_EVERY_S, MOST_PAUSE_S, MOST_PER_S, SLOWEST_LOOK_S, Floods
+from supervisor.floods import LEAST_PAUSE_S, LOOK_EVERY_S, MOST_PAUSE_S, MOST_PER_S, SLOWEST_LOOK_S, Floods
 from tests.support.waiting import wait_until_async
 
 LOOK_S = 0.25  # what passes from look to look, as far as this clock says
@@ -83,7 +83,7 @@ async def test_looks_that_find_nothing_become_rare_and_one_that_finds_a_job_make
     running = asyncio.get_running_loop().create_task(flooded.floods.run())
     flooded.hear(MOST_PER_S + 1, 0.1)
     with monkeypatch.context() as patched:
-        patched.setattr("supervisor.parent.floods.asyncio.sleep", sleep)
+        patched.setattr("supervisor.floods.asyncio.sleep", sleep)
         while flooded.floods.paused:
             await yielded(0)
     slowest = SLOWEST_LOOK_S

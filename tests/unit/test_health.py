@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from supervisor.errors import SettingsInvalid
-from supervisor.parent.health import MAX_CONNECTIONS, STALE_S, Degraded, HealthServer, HealthState, ServiceState
+from supervisor.parent.health import Degraded, HealthState, ServiceState
+from supervisor.probes import MAX_CONNECTIONS, STALE_S, HealthServer
 from tests.support.tools import missing
 from tests.support.waiting import wait_until
 

@@ -69,7 +69,7 @@ def test_flags_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SUPERVISOR_HANDLERS", "shop.jobs, mail")
     monkeypatch.setenv("SUPERVISOR_LOG_LEVEL", "WARNING")
     settings = Settings.load(concurrency=5, prefetch=None)
-    assert (settings.concurrency, settings.prefetch, settings.schema_) == (5, 10, "jobs")
+    assert (settings.concurrency, settings.prefetch, settings.schema_) == (5, None, "jobs")
     assert settings.handlers == ("shop.jobs", "mail")
     assert settings.log_level == "warning"
     assert Settings.load(schema="other").schema_ == "other"
