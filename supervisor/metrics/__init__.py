@@ -10,7 +10,7 @@
 Users' metrics take the same way as ours. Everything is described where it is made, and
 `python -m supervisor.metrics` writes docs/metrics.md from that.
 
-Elsewhere: serving the page (parent/health.py); when the facts are asked for (parent/watch.py).
+Elsewhere: serving the page (probes.py); when the facts are asked for (parent/watch.py).
 """
 
 from supervisor.metrics.batch import BatchedCounter, BatchedHistogram

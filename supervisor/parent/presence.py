@@ -1,8 +1,8 @@
 """This supervisor's own row: that it lives, what it does, and whether it wants wake-ups.
 
-It wants them while some worker was idle within the last half minute or so and they are not too many (floods.py).
-With none wanted by anyone, enqueueing sends no notification at all. A job committed just before the wish became
-visible sent none either, so the queue is looked at once after it.
+It wants them while some worker was idle within the last half minute or so and they are not too many
+(supervisor/floods.py). With none wanted by anyone, enqueueing sends no notification at all. A job committed just before
+the wish became visible sent none either, so the queue is looked at once after it.
 
 Always true: recovery never reads this row; people and enqueueing do.
 

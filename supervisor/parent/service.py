@@ -25,6 +25,7 @@ from supervisor.db.jobs import Lane
 from supervisor.db.link import DatabaseError, Link, first_line
 from supervisor.db.migrate import check_version
 from supervisor.errors import DatabaseUnavailable, HandlersFailed, SchemaMissing, SchemaTooNew
+from supervisor.floods import Floods
 from supervisor.log import Repeats, dropped_lines, get_logger
 from supervisor.metrics.facts import Values
 from supervisor.parent.child import Child
@@ -32,9 +33,8 @@ from supervisor.parent.cron import Cron
 from supervisor.parent.deadlines import Deadlines
 from supervisor.parent.ears import Ears
 from supervisor.parent.fleet import Fleet
-from supervisor.parent.floods import Floods
 from supervisor.parent.guard import Guard, wait_at_most
-from supervisor.parent.health import Degraded, HealthServer, HealthState, ServiceState
+from supervisor.parent.health import Degraded, HealthState, ServiceState
 from supervisor.parent.helper import Helper
 from supervisor.parent.isolation import Isolation
 from supervisor.parent.lanes import LaneBook
@@ -49,6 +49,7 @@ from supervisor.parent.tally import Tally
 from supervisor.parent.tender import Tender
 from supervisor.parent.waker import Waker
 from supervisor.parent.watch import Watch
+from supervisor.probes import HealthServer
 from supervisor.settings import Settings
 from supervisor.wire.messages import CancelJob, HandBack, Hungry, Wake
 from supervisor.worker import tracing

@@ -215,7 +215,7 @@ def test_workers_born_in_a_flood_are_whole(db: Database, service: Start, report:
     assert one.noise == []
 
     # Idle children sleep. Measured from when they last had work, over a window of their own clock; though while
-    # there were too many notifications to listen to, they are still asked to look now and then (parent/floods.py).
+    # there were too many notifications to listen to, they are still asked to look now and then (supervisor/floods.py).
     pids = one.worker_pids()
     wait_until(lambda: all((found := proc.look(pid)) and found.state == "S" for pid in pids), 10)
     window_s = 5.0

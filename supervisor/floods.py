@@ -1,17 +1,18 @@
-"""Notifications that are too many: then looking often is cheaper, for this service and for whoever writes.
+"""Notifications that are too many: then looking often is cheaper, for who is told and for whoever writes.
 
-    told of jobs --more than MOST_PER_S in a second--> paused: look again and again --a while--> told of jobs
+    told of jobs or events --more than MOST_PER_S in a second--> paused: look again and again --a while--> told
 
 A transaction that notifies takes a lock of the whole server until its commit is on disk, so those that all notify
-commit one after the other. A supervisor that hears many therefore no longer wants any, and with nobody who wants
-them none are sent. Now and then it asks again, and soon knows whether there are still as many.
+commit one after the other. A supervisor, or a relay, that hears many therefore no longer wants any, and with nobody
+who wants them none are sent. Now and then it asks again, and soon knows whether there are still as many.
 
-Always true: while paused, a look is at most LOOK_EVERY_S away as long as looks find jobs; each that finds none
+Always true: while paused, a look is at most LOOK_EVERY_S away as long as looks find some; each that finds none
 doubles it, up to SLOWEST_LOOK_S, so that what is left of a pause when the flood is over costs next to nothing. Each
 further pause of one flood is longer, up to MOST_PAUSE_S, so that a flood that goes on costs writers a few
 notifications a second on average.
 
-Elsewhere: what makes enqueueing silent (presence.py, functions/020_wake.sql); whom a look wakes (waker.py).
+Elsewhere: what makes enqueueing silent (parent/presence.py, functions/020_wake.sql), and publishing (outbox/relay.py,
+functions/100_publish.sql); whom a look wakes (parent/waker.py).
 """
 
 import asyncio
@@ -28,22 +29,29 @@ LEAST_PAUSE_S: Final = 2.0
 MOST_PAUSE_S: Final = 16.0
 _SAY_EVERY_S: Final = 60.0
 
-log = get_logger("parent")
-
 
 class Floods:
     """Whether notifications are wanted, by how many there are.
 
     Args:
-        look: called again and again while they are not: let a worker look for jobs.
+        look: called again and again while they are not: look for jobs, or events.
         on_change: called when they are no longer, or again, wanted.
+        what: what is looked for, in the log of *who*.
     """
 
     def __init__(
-        self, *, look: Callable[[], None], on_change: Callable[[], None], now: Callable[[], float] = time.monotonic
+        self,
+        *,
+        look: Callable[[], None],
+        on_change: Callable[[], None],
+        what: str = "jobs",
+        who: str = "parent",
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._look = look
         self._on_change = on_change
+        self._what = what
+        self._log = get_logger(who)
         self._now = now
         self._repeats = Repeats(_SAY_EVERY_S)
         self._begun = asyncio.Event()
@@ -68,7 +76,7 @@ class Floods:
             self._pause(now)
 
     def looked(self, found: bool) -> None:
-        """A worker has looked, and found jobs or none."""
+        """Somebody has looked, and found some or none."""
         self._look_in_s = LOOK_EVERY_S if found else min(SLOWEST_LOOK_S, 2 * self._look_in_s)
 
     def _pause(self, now: float) -> None:
@@ -78,10 +86,10 @@ class Floods:
         self._begun.set()
         self._on_change()
         self._repeats.tell(
-            log.info,
+            self._log.info,
             "notifications.paused",
-            reason=f"more than {MOST_PER_S} in a second: they hold up those who enqueue",
-            did=f"looking for jobs every {LOOK_EVERY_S * 1000:g} ms instead, less often while there are none",
+            reason=f"more than {MOST_PER_S} in a second: they hold up those who commit",
+            did=f"looking for {self._what} every {LOOK_EVERY_S * 1000:g} ms instead, less often while there are none",
             for_s=self._pause_s,
         )
 
