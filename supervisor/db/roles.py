@@ -67,6 +67,8 @@ TABLES: Final[dict[str, Access]] = {
     "inbox_parked": Access(worker="select, insert", look="select"),
     "schedule": Access(worker="select, insert, update, delete", look="select"),
     "schedule_version": Access(worker="select, insert, update, delete", look="select"),
+    "result": Access(worker="select, insert, update", look="select"),
+    "awaited": Access(worker="select", look="select"),
     "migration": Access(worker="select", look="select"),
     "jobs": Access(worker="select", look="select"),
 }

@@ -82,6 +82,11 @@ begin
          order by x.minute, x.queue, x.event limit p_limit);
     get diagnostics v_count = row_count;
     v_total := v_total + v_count;
+    delete from {schema}.result r where r.job_id = any (array(
+        select x.job_id from {schema}.result x where x.expires_at < clock_timestamp() order by x.expires_at limit p_limit));
+    get diagnostics v_count = row_count;
+    v_total := v_total + v_count;
+    delete from {schema}.awaited a where a.until < clock_timestamp();
     delete from {schema}.waiting w where not exists (
         select from {schema}.parent p where p.id = w.parent and p.expires_at > clock_timestamp());
     delete from {schema}.parent p where p.expires_at < clock_timestamp() - interval '1 hour';
