@@ -155,7 +155,8 @@ class Executor:
             self._mean_s = max(self._mean_s, stuck_s)
             excess = self.give_back()
         else:
-            excess = self._take_back(2 * self._prefetch_now())
+            in_time = int(self._slots * _PREFETCH_FOR_S / self._mean_s) if self._mean_s > 0 else len(self._backlog)
+            excess = self._take_back(max(2 * self._prefetch, in_time))
         for run in excess:
             self._end(run, Outcome("released", reason="stuck"))
 

@@ -279,6 +279,9 @@ async def test_short_jobs_are_claimed_in_large_batches_and_the_excess_goes_back_
     assert slots.waiting <= 2 * PREFETCH
     assert len(back) + slots.waiting == PREFETCH_SHORT - 4
     assert min(back) > max(run.job.id for run in slots.held())
+    slots.stop_starting()
+    slots.interrupt()
+    await wait_until_async(lambda: not slots.running)
 
 
 async def test_a_number_that_was_set_is_the_most_that_waits(board: Board) -> None:
