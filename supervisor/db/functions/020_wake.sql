@@ -19,7 +19,8 @@ end
 $fn$;
 
 -- job_enqueued: one wake-up per queue and statement, however many rows it inserts. Silent inside
--- enqueue_many, which inserts row by row and wakes at its end. It runs with its owner's rights: whoever may
+-- enqueue_many, which inserts row by row and wakes at its end, and for jobs at gates, which nobody can claim
+-- (add_gated_many tells of those). It runs with its owner's rights: whoever may
 -- insert jobs need not see who waits for them.
 create or replace function {schema}.job_enqueued() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
@@ -27,6 +28,7 @@ begin
     if current_setting('pg_supervisor.quiet', true) is distinct from 'on' and exists (select from {schema}.waiting) then
         perform {schema}.wake(n.queue, array_agg(distinct n.priority), min(n.run_at))
            from inserted n
+          where n.gated is not true
           group by n.queue;
     end if;
     return null;

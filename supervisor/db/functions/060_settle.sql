@@ -19,17 +19,31 @@ $fn$;
 -- bury: take a job out of the queue for good, until an operator retries it. Internal.
 --
 -- Params   p_status: dead or cancelled. p_reason: attempts, crashes, payload, cancel, unknown_kind,
---          operator. The caller holds the row's lock.
+--          operator, parent. The caller holds the row's lock.
+-- Gates    its keys, and jobs that wait for it, are looked at (046_gate.sql).
 create or replace function {schema}.bury(p_id bigint, p_status text, p_reason text) returns void
-language sql as $fn$
-    with gone as (delete from {schema}.job j where j.id = p_id returning j.*)
+language plpgsql as $fn$
+declare
+    g {schema}.job;
+begin
+    delete from {schema}.job j where j.id = p_id returning j.* into g;
+    if not found then
+        return;
+    end if;
     insert into {schema}.dead_letter (id, status, reason, finished_at, run_at, started_at, created_at, claims, attempts, max_attempts,
                                       crashes, max_crashes, priority, queue, kind, unique_key, timeout, payload, headers,
                                       last_error, errors)
-    select g.id, p_status, p_reason, clock_timestamp(), g.run_at, g.started_at, g.created_at, g.claims, g.attempts, g.max_attempts,
-           g.crashes, g.max_crashes, {schema}.own_priority(g.priority), g.queue, g.kind, g.unique_key, g.timeout, g.payload, g.headers,
-           g.last_error, g.errors
-      from gone g
+    values (g.id, p_status, p_reason, clock_timestamp(),
+            coalesce((select x.due_at from {schema}.gated x where g.gated and x.job_id = g.id and x.gate is not null), g.run_at),
+            g.started_at, g.created_at, g.claims, g.attempts, g.max_attempts, g.crashes, g.max_crashes,
+            {schema}.own_priority(g.priority), g.queue, g.kind, g.unique_key, g.timeout, g.payload, g.headers, g.last_error, g.errors);
+    if g.gated then
+        perform {schema}.buried(p_id, p_status);
+    end if;
+    if exists (select from {schema}.job_after l where l.parent = p_id) then
+        perform {schema}.parents_ended(array[p_id]);
+    end if;
+end
 $fn$;
 
 -- move: end one run of one job as an event says. Internal; the one place where a run's end becomes a
@@ -97,7 +111,13 @@ begin
                                   'error', left(p_error, 2000)))
                     end
      where j.id = p_job.id;
+    if p_job.gated then
+        perform {schema}.run_started(p_job.id, p_job.started_at);
+    end if;
     if v_dead is null then
+        if p_job.gated then
+            perform {schema}.go_back(p_job.id, v_run_at, p_event not in ('released', 'interrupted', 'suspect'));
+        end if;
         return 'queued';
     end if;
     perform {schema}.bury(p_job.id, case when v_dead = 'operator' then 'cancelled' else 'dead' end, v_dead);
@@ -157,11 +177,20 @@ begin
                    v_job.last_error, nullif(v_job.errors, '[]'), case when p_keep > 1 then v_job.payload end,
                    case when p_keep > 1 then v_job.headers end
              where p_keep > 0;
+            if v_job.gated then
+                perform {schema}.run_ended(array[r.id], array[v_job.started_at], false);
+            end if;
+            if exists (select from {schema}.job_after l where l.parent = r.id) then
+                perform {schema}.parents_ended(array[r.id]);
+            end if;
             status := 'done';
         else
             status := {schema}.move(v_job, r.event, r.error, r.reason, r.delay_s, r.base_s, r.cap_s, p_limit_s, null);
             if status = 'queued' then
-                select extract(epoch from j.run_at - clock_timestamp()), j.priority into due_in_s, v_lane
+                select extract(epoch from coalesce(
+                           (select g.due_at from {schema}.gated g where v_job.gated and g.job_id = r.id and g.gate is not null),
+                           j.run_at) - clock_timestamp()), j.priority
+                  into due_in_s, v_lane
                   from {schema}.job j where j.id = r.id;
                 if due_in_s <= 0 then
                     v_back := v_back || jsonb_build_object('queue', v_job.queue, 'priority', v_lane, 'at', v_job.run_at);

@@ -110,7 +110,7 @@ begin
         end if;
         select extract(epoch from j.run_at - clock_timestamp()) into next_s from {schema}.job j
          where j.queue = p_queues[i] and j.priority = p_priorities[i] and j.lease is null
-           and j.run_at > v_now and j.run_at < 'infinity'
+           and j.run_at > v_now and j.run_at < {schema}.parked_at()
          order by j.run_at, j.id + 0 limit 1;
         return next;
     end loop;

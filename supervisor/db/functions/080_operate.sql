@@ -2,19 +2,33 @@
 --
 -- Returns  the ids put back. A missing one was not in the dead letters. A unique_key that another job
 --          holds now is an error (23505), and nothing is put back.
+-- Gates    it waits at them anew, under its old id.
 -- Rights   its owner's: an operator needs EXECUTE and no right to change a table.
 create or replace function {schema}.retry_job(p_ids bigint[]) returns setof bigint
-language sql security definer set search_path = pg_catalog, pg_temp as $fn$
-    with back as (delete from {schema}.dead_letter d where d.id = any (p_ids) returning d.*)
-    insert into {schema}.job (id, claims, created_at, max_attempts, max_crashes, priority, queue, kind, unique_key, timeout, payload,
-                              headers, last_error, errors)
-    select b.id, b.claims, b.created_at, b.max_attempts, b.max_crashes, b.priority, b.queue, b.kind, b.unique_key, b.timeout, b.payload,
-           b.headers, b.last_error,
-           {schema}.noted(b.errors, jsonb_build_object('at', clock_timestamp(), 'event', 'retried', 'by', session_user,
-                                                       'status', b.status, 'attempt', b.attempts, 'claims', b.claims))
-      from back b
-     order by b.unique_key nulls first, b.id  -- as bulks insert keys: the two cannot deadlock
-    returning id
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
+declare
+    v_back  bigint[];
+    v_gated bigint[];
+begin
+    with back as (delete from {schema}.dead_letter d where d.id = any (p_ids) returning d.*),
+    added as (
+        insert into {schema}.job (id, run_at, gated, claims, created_at, max_attempts, max_crashes, priority, queue, kind, unique_key,
+                                  timeout, payload, headers, last_error, errors)
+        select b.id, case when g.job_id is null then clock_timestamp() else {schema}.parked_at() end,
+               case when g.job_id is not null then true end, b.claims, b.created_at, b.max_attempts, b.max_crashes, b.priority,
+               b.queue, b.kind, b.unique_key, b.timeout, b.payload, b.headers, b.last_error,
+               {schema}.noted(b.errors, jsonb_build_object('at', clock_timestamp(), 'event', 'retried', 'by', session_user,
+                                                           'status', b.status, 'attempt', b.attempts, 'claims', b.claims))
+          from back b
+          left join {schema}.gated g on g.job_id = b.id
+         order by b.unique_key nulls first, b.id  -- as bulks insert keys: the two cannot deadlock
+        returning id, gated)
+    select array_agg(a.id), array_agg(a.id) filter (where a.gated) into v_back, v_gated from added a;
+    if v_gated is not null then
+        perform {schema}.enter_gates(v_gated);
+    end if;
+    return query select unnest(v_back);
+end
 $fn$;
 
 -- cancel_job: queued jobs leave the queue; running ones are told to stop and can never go back to it.
@@ -67,6 +81,7 @@ $fn$;
 --
 -- Params   p_at: a point in time, or p_delay: from now; neither means now, and a time in the past means now.
 -- Returns  the ids moved, with their new time. A missing one was not queued: it runs, or it has ended.
+-- Gates    one that waits at a gate stays there, and is due at the new time when it is let in.
 -- Locks    what is queued, in the order of keys, as bulks of producers take it. A claim steps over a locked
 --          row; one that came first is waited for, and its job is left alone.
 -- Marks    the new place is never below the clock, where every worker looks; the wake-up sets marks back to
@@ -86,6 +101,7 @@ declare
     v_now  timestamptz := clock_timestamp();
     v_at   timestamptz := greatest(v_now, coalesce(p_at, v_now + coalesce(p_delay, '0')));
     v_job  {schema}.job;
+    v_was  timestamptz;
     v_back jsonb := '[]';
 begin
     if p_at is not null and p_delay is not null then
@@ -100,12 +116,15 @@ begin
          order by j.unique_key nulls first, j.id
            for no key update
     loop
+        v_was := case when v_job.gated then {schema}.set_due(v_job.id, v_at) end;
         update {schema}.job j
-           set run_at = v_at,
+           set run_at = case when v_was is null then v_at else j.run_at end,
                errors = {schema}.noted(j.errors, jsonb_build_object(
-                   'at', v_now, 'event', 'rescheduled', 'by', session_user, 'was', v_job.run_at, 'to', v_at))
+                   'at', v_now, 'event', 'rescheduled', 'by', session_user, 'was', coalesce(v_was, v_job.run_at), 'to', v_at))
          where j.id = v_job.id;
-        v_back := v_back || jsonb_build_object('queue', v_job.queue, 'priority', v_job.priority);
+        if v_was is null then
+            v_back := v_back || jsonb_build_object('queue', v_job.queue, 'priority', v_job.priority);
+        end if;
         id := v_job.id;
         run_at := v_at;
         return next;

@@ -63,16 +63,22 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 declare
     v_total bigint := 0;
     v_count bigint;
+    v_gone  bigint[];
 begin
     delete from {schema}.history_default h where h.ctid = any (array(
         select x.ctid from {schema}.history_default x where x.finished_at < clock_timestamp() - p_keep_history limit p_limit));
     get diagnostics v_count = row_count;
     v_total := v_total + v_count;
-    delete from {schema}.dead_letter d where d.id = any (array(
-        select x.id from {schema}.dead_letter x where x.finished_at < clock_timestamp() - p_keep_dead
-         order by x.finished_at limit p_limit for update skip locked));
-    get diagnostics v_count = row_count;
-    v_total := v_total + v_count;
+    perform {schema}.cancel_waiting(clock_timestamp() - p_keep_dead, p_limit);
+    with gone as (
+        delete from {schema}.dead_letter d where d.id = any (array(
+            select x.id from {schema}.dead_letter x
+             where x.finished_at < clock_timestamp() - p_keep_dead
+               and not exists (select from {schema}.job_after l where l.parent = x.id)
+             order by x.finished_at limit p_limit for update skip locked))
+        returning d.id)
+    select coalesce(array_agg(gone.id), '{}') into v_gone from gone;
+    v_total := v_total + cardinality(v_gone) + {schema}.prune_gates(v_gone, p_limit);
     delete from {schema}.session s where s.id = any (array(
         select x.id from {schema}.session x where x.closed_at < clock_timestamp() - interval '1 hour' limit p_limit));
     get diagnostics v_count = row_count;
