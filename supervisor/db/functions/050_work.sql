@@ -21,8 +21,8 @@
 -- Paused, limited   a paused queue's lanes are left out. Those of a limited one are claimed from by themselves,
 --          while this transaction holds the queue's places. Other queues cost one look at an index that is
 --          empty for most, and a shared lock (045_queue.sql says what for).
--- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
 -- Gates    who is next for a key of an acknowledged job is let in before the claim, which may take it (046_gate.sql).
+-- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
 --          ids, as settle and cancel_job do. Ack first, claim second, as separate statements: fused
 --          into one they can deadlock.
 -- Index    job_pkey for acks, job_lane for claims. The settings below pin the plans: statistics that
@@ -79,12 +79,12 @@ declare
     v_ids     bigint[];
     v_tokens  bigint[];
     v_unread  integer[] := '{}';
-    v_blocked boolean := false;
-    v_left    boolean := false;
-begin
     v_gated   bigint[];                    -- of the acknowledged those that had gates
     v_started timestamptz[];               -- and when they were claimed
     v_let_in  bigint[];                    -- jobs that were let in after them
+    v_blocked boolean := false;
+    v_left    boolean := false;
+begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'work needs READ COMMITTED, not %', current_setting('transaction_isolation') using errcode = 'QS002';
     end if;
@@ -238,6 +238,9 @@ begin
                 order by j.run_at, j.id + 0 limit 1) soon;
     end if;
 
+    if v_let_in is not null then
+        perform {schema}.tell_let_in(v_let_in);
+    end if;
     lane := null; id := null; claims := null; kind := null; headers := null;
     attempts := null; max_attempts := null; crashes := null; suspect := null; timeout_s := null; created_at := null; run_at := null;
     mark_at := null; mark_id := null;
@@ -251,9 +254,6 @@ begin
         'unread', v_unread,
         'limited', v_capped,
         'blocked', v_blocked,
-    if v_let_in is not null then
-        perform {schema}.tell_let_in(v_let_in);
-    end if;
         'left', v_left)::text;
     return next;
 end
