@@ -32,7 +32,7 @@ _MISSING: Final = (errors.InvalidSchemaName, errors.UndefinedFunction, errors.Un
 
 class QueueSettings(NamedTuple):
     """How a queue is set. `running`: places taken; None where there is no limit. While a limit is not
-    `counted` yet, nothing is claimed."""
+    `counted` yet, nothing is claimed. At most `rate_limit` jobs start in any `rate_period_s` seconds."""
 
     name: str
     paused_at: datetime | None
@@ -41,6 +41,8 @@ class QueueSettings(NamedTuple):
     limited_at: datetime | None
     counted: bool
     running: int | None
+    rate_limit: int | None = None
+    rate_period_s: float | None = None
 
     @property
     def paused(self) -> bool:

@@ -52,7 +52,7 @@ def running(db: Database, queue: str = "q") -> int:
         ("set_queue('q', max_running => 0)", "max_running is 0, must be 1 to 10000"),
         ("set_queue('q', max_running => -3)", "max_running is -3, must be 1 to 10000"),
         ("set_queue('q', max_running => 10001)", "max_running is 10001, must be 1 to 10000"),
-        ("set_queue('q')", "nothing to set: give max_running"),
+        ("set_queue('q')", "nothing to set: give max_running or rate_limit"),
         ("set_queue('', max_running => 1)", "queue must be 1 to 128 bytes long, not 0"),
         ("set_queue(null, max_running => 1)", "queue must be 1 to 128 bytes long, not null"),
         ("set_queue(repeat('x', 129), max_running => 1)", "queue must be 1 to 128 bytes long, not 129"),
@@ -97,7 +97,9 @@ def test_an_order_is_told_when_its_transaction_commits(db: Database) -> None:
     [told] = listening.notifies(timeout=5, stop_after=1)
     said = json.loads(told.payload)
     assert (said["queue"], said["priorities"], said["at"] > 0) == ("q", [], True)
-    assert said["settings"] == {"paused": True, "max_running": None, "counted": False}
+    assert said["settings"] == {
+        "paused": True, "max_running": None, "counted": False, "rate_limit": None, "rate_period": None
+    }  # fmt: skip
 
 
 # -- pause --------------------------------------------------------------------------------------

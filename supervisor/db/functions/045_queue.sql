@@ -1,4 +1,4 @@
--- Settings of queues: paused, and how many jobs of one may run at one time in the whole cluster.
+-- Settings of queues: paused, and how many jobs of one may run at one time, or start in a period, in the whole cluster.
 --
 -- What must hold   A claim that began before a limit was set may not be seen by whoever sets it. So claims
 --                  hold a shared lock from their look at the settings to their end (claims_key), and the runs
@@ -40,14 +40,16 @@ begin
         'priorities', '[]'::json,
         'at', extract(epoch from clock_timestamp()),
         'settings', json_build_object('paused', v_queue.paused_at is not null, 'max_running', v_queue.max_running,
-                                      'counted', coalesce(v_queue.counted, true)))::text);
+                                      'counted', coalesce(v_queue.counted, true), 'rate_limit', v_queue.rate_limit,
+                                      'rate_period', extract(epoch from v_queue.rate_period)))::text);
 end
 $fn$;
 
 -- forget_queue: a queue without settings has no row. Internal; the caller holds the row's lock.
 create or replace function {schema}.forget_queue(p_queue text) returns void
 language sql as $fn$
-    delete from {schema}.queue q where q.name = p_queue and q.paused_at is null and q.max_running is null
+    delete from {schema}.queue q
+     where q.name = p_queue and q.paused_at is null and q.max_running is null and q.rate_limit is null
 $fn$;
 
 -- pause_queue: claim nothing more from a queue. What runs goes on, and jobs can still be added.
@@ -101,47 +103,85 @@ $fn$;
 -- set_queue: set limits of a queue. What is null stays as it is; unset_queue takes limits away.
 --
 -- Params   max_running: the most jobs of the queue that run at one time in the whole cluster, 1 to 10000.
--- When     from the commit on; runs that have begun before count. A lower limit interrupts nothing: no job
---          starts until fewer run.
-create or replace function {schema}.set_queue(queue text, max_running integer default null) returns void
+--          rate_limit, rate_period: the most jobs of it that start in any such period, evenly (047_pace.sql): 1 to
+--          1000000 in 1 second to 366 days, 1 second where none is said and none was set.
+-- When     from the commit on; runs that have begun before count for max_running, and not for a rate where there was
+--          none. A lower limit interrupts nothing: no job starts until fewer run.
+drop function if exists {schema}.set_queue(text, integer);
+create or replace function {schema}.set_queue(
+    queue       text,
+    max_running integer  default null,
+    rate_limit  integer  default null,
+    rate_period interval default null
+) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
 begin
     perform {schema}.check_queue(set_queue.queue);
-    if set_queue.max_running is null then
-        raise exception 'nothing to set: give max_running' using errcode = '22023',
+    if coalesce(set_queue.max_running, set_queue.rate_limit) is null and set_queue.rate_period is null then
+        raise exception 'nothing to set: give max_running or rate_limit' using errcode = '22023',
             hint = 'unset_queue takes the limits of a queue away';
     end if;
     if set_queue.max_running not between 1 and 10000 then
         raise exception 'max_running is %, must be 1 to 10000', set_queue.max_running using errcode = '22023',
             hint = 'to stop a queue, use pause_queue';
     end if;
-    insert into {schema}.queue as q (name, max_running, limited_at)
-    values (set_queue.queue, set_queue.max_running, clock_timestamp())
+    if set_queue.rate_limit not between 1 and 1000000 then
+        raise exception 'rate_limit is %, must be 1 to 1000000', set_queue.rate_limit using errcode = '22023',
+            hint = 'to stop a queue, use pause_queue';
+    end if;
+    if set_queue.rate_period not between interval '1 second' and interval '366 days' then
+        raise exception 'rate_period is %, must be 1 second to 366 days', set_queue.rate_period using errcode = '22023';
+    end if;
+    if set_queue.rate_limit is null and set_queue.rate_period is not null
+       and not exists (select from {schema}.queue q where q.name = set_queue.queue and q.rate_limit is not null) then
+        raise exception 'rate_period needs rate_limit: the queue has no rate' using errcode = '22023';
+    end if;
+    insert into {schema}.queue as q (name, max_running, limited_at, rate_limit, rate_period)
+    values (set_queue.queue, set_queue.max_running, case when set_queue.max_running is not null then clock_timestamp() end,
+            set_queue.rate_limit,
+            case when set_queue.rate_limit is not null then coalesce(set_queue.rate_period, interval '1 second') end)
         on conflict (name) do update
-       set max_running = excluded.max_running,
+       set max_running = coalesce(excluded.max_running, q.max_running),
            limited_at = coalesce(q.limited_at, excluded.limited_at),
            counted = q.counted and q.limited_at is not null,
+           rate_limit = coalesce(excluded.rate_limit, q.rate_limit),
+           rate_period = coalesce(set_queue.rate_period, q.rate_period, excluded.rate_period),
            updated_at = clock_timestamp();
     perform {schema}.tell_queue(set_queue.queue);
 end
 $fn$;
 
--- unset_queue: take all limits of a queue away. A pause stays.
+-- unset_queue: take limits of a queue away. A pause stays.
 --
--- Returns  whether it had any.
-create or replace function {schema}.unset_queue(queue text) returns boolean
+-- Params   what: max_running or rate; null: all there are.
+-- Returns  whether it had any of these.
+drop function if exists {schema}.unset_queue(text);
+create or replace function {schema}.unset_queue(queue text, what text default null) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
+declare
+    v_places boolean := unset_queue.what is distinct from 'rate';
+    v_rate   boolean := unset_queue.what is distinct from 'max_running';
 begin
     perform {schema}.check_queue(unset_queue.queue);
+    if unset_queue.what not in ('max_running', 'rate') then
+        raise exception 'what is %, must be max_running or rate', quote_literal(left(unset_queue.what, 100)) using errcode = '22023';
+    end if;
     update {schema}.queue q
-       set max_running = null, limited_at = null, counted = false, updated_at = clock_timestamp()
-     where q.name = unset_queue.queue and q.max_running is not null;
+       set max_running = case when not v_places then q.max_running end,
+           limited_at = case when not v_places then q.limited_at end,
+           counted = q.counted and not v_places,
+           rate_limit = case when not v_rate then q.rate_limit end,
+           rate_period = case when not v_rate then q.rate_period end,
+           updated_at = clock_timestamp()
+     where q.name = unset_queue.queue
+       and ((v_places and q.max_running is not null) or (v_rate and q.rate_limit is not null));
     if not found then
         return false;
     end if;
-    delete from {schema}.place p where p.queue = unset_queue.queue;
+    delete from {schema}.place p where v_places and p.queue = unset_queue.queue;
+    delete from {schema}.pace p where v_rate and p.queue = unset_queue.queue;
     perform {schema}.forget_queue(unset_queue.queue);
     perform {schema}.tell_queue(unset_queue.queue);
     return true;
@@ -181,30 +221,30 @@ begin
 end
 $fn$;
 
--- free_places: how many jobs of a queue may start now: null where it has no limit, 0 where it is paused or
--- the runs of before its limit are not counted yet. A look: only a claim that holds the places can rely on it.
+-- free_places: how many jobs of a queue may start now, by max_running and by its rate: null where it has neither, 0
+-- where it is paused or the runs of before its limit are not counted yet. A look: only a claim that holds the places
+-- can rely on it.
 create or replace function {schema}.free_places(p_queue text) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 declare
     v_queue {schema}.queue;
 begin
     select q.* into v_queue from {schema}.queue q where q.name = p_queue;
-    if v_queue.paused_at is not null then
-        return 0;
-    elsif v_queue.max_running is null then
-        return null;
-    elsif not v_queue.counted then
+    if v_queue.paused_at is not null or (v_queue.max_running is not null and not v_queue.counted) then
         return 0;
     end if;
-    return greatest(0, v_queue.max_running - (select cardinality(h.ids) from {schema}.held_places(p_queue) h));
+    return least(case when v_queue.rate_limit is not null
+                      then (select p.free from {schema}.pace_of(p_queue, clock_timestamp()) p) end,
+                 case when v_queue.max_running is not null
+                      then greatest(0, v_queue.max_running - (select cardinality(h.ids) from {schema}.held_places(p_queue) h)) end);
 end
 $fn$;
 
 -- hold_places: keep others from claiming from a queue with a limit until this transaction ends. Internal.
 --
 -- Returns  free: places that the caller may give away, 0 also where another claim, or whoever changes the
---          settings, has the queue: nobody waits here, since acks wait behind. turn, ids, tokens: as
---          held_places.
+--          settings, has the queue: nobody waits here, since acks wait behind. How many the rate lets start
+--          now, the caller asks pace_of. turn, ids, tokens: as held_places; null where the queue has a rate only.
 -- Locks    the queue's row, SKIP LOCKED, and only where a look finds a free place: claims of a full queue
 --          write nothing. The places are read after that in a statement of its own: a snapshot that was
 --          taken before the lock may not show what the last holder of the lock has written.
@@ -214,15 +254,18 @@ language plpgsql as $fn$
 #variable_conflict use_column
 declare
     v_most integer;
+    v_rate integer;
 begin
     free := 0;
     if {schema}.free_places(p_queue) > 0 then
-        select q.max_running into v_most from {schema}.queue q
-         where q.name = p_queue and q.paused_at is null and q.counted
+        select q.max_running, q.rate_limit into v_most, v_rate from {schema}.queue q
+         where q.name = p_queue and q.paused_at is null and (q.counted or q.max_running is null)
            for no key update skip locked;
         if v_most is not null then
             select h.turn, h.ids, h.tokens into turn, ids, tokens from {schema}.held_places(p_queue) h;
             free := greatest(0, v_most - cardinality(ids));
+        else
+            free := coalesce(v_rate, 0);
         end if;
     end if;
     return next;

@@ -13,15 +13,15 @@
 -- Returns  one row per claimed job (lane = position in p_queues from 1), with its lane's new mark;
 --          then one control row (lane null) whose payload is {"acked", "lost", "short", "next", "now"}:
 --          acks accepted, ids whose lease was lost, whether every lane was read to its end, seconds
---          to the next job that will be due (null: none), the database's clock in epoch seconds when
---          the lanes were read: nothing that was stamped later can have been seen. Where queues have
---          settings (045_queue.sql) also "unread": the lanes that were not read to their end, "short"
---          notwithstanding; "limited": the queues asked for that have a limit; "blocked": jobs are due that
---          wait for a place, look again soon; "left": jobs are due that have one, for want of hands.
+--          to the next job that will be due or that its queue's rate lets start (null: none), the
+--          database's clock in epoch seconds when the lanes were read: nothing that was stamped later can
+--          have been seen. Where queues have settings (045_queue.sql) also "unread": the lanes that were
+--          not read to their end, "short" notwithstanding; "limited": the queues asked for that have a
+--          limit or a rate; "blocked": jobs are due that wait for a place, look again soon; "left": jobs
+--          are due that have one, for want of hands.
 -- Paused, limited   a paused queue's lanes are left out. Those of a limited one are claimed from by themselves,
 --          while this transaction holds the queue's places. Other queues cost one look at an index that is
 --          empty for most, and a shared lock (045_queue.sql says what for).
--- Gates    who is next for a key of an acknowledged job is let in before the claim, which may take it (046_gate.sql).
 -- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
 --          ids, as settle and cancel_job do. Ack first, claim second, as separate statements: fused
 --          into one they can deadlock.
@@ -73,15 +73,14 @@ declare
     v_queue   text;
     v_hands   integer := p_hands;
     v_free    integer;                     -- places of v_queue that this call may give away; null: not asked for
-    v_turn    bigint;
+    v_turn    bigint;                      -- null: it has a rate and no places
     v_held    bigint[];
     v_theirs  bigint[];
     v_ids     bigint[];
     v_tokens  bigint[];
+    v_when    timestamptz;                 -- when v_queue's rate lets more start; null: that is not what they wait for
+    v_again   timestamptz;                 -- the first of these
     v_unread  integer[] := '{}';
-    v_gated   bigint[];                    -- of the acknowledged those that had gates
-    v_started timestamptz[];               -- and when they were claimed
-    v_let_in  bigint[];                    -- jobs that were let in after them
     v_blocked boolean := false;
     v_left    boolean := false;
 begin
@@ -97,7 +96,7 @@ begin
             delete from {schema}.job j
              where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[array_position(p_ids, j.id)]
             returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
-                      j.queue, j.kind, j.unique_key, j.last_error, j.errors, j.payload, j.headers, j.gated, j.started_at,
+                      j.queue, j.kind, j.unique_key, j.last_error, j.errors, j.payload, j.headers,
                       p_took[array_position(p_ids, j.id)] as took),
         kept as (
             insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
@@ -108,15 +107,7 @@ begin
                    case when p_keep > 1 then g.payload end, case when p_keep > 1 then g.headers end
               from gone g
              where p_keep > 0)
-        select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
-          into v_acked, v_gated, v_started from gone g;
-        if exists (select from {schema}.job_after l where l.parent = any (v_acked)) then
-            perform {schema}.parents_ended(v_acked);
-        end if;
-        if v_gated is not null then
-            -- Only with a claim: a handler's own transaction may stay open after its ack.
-            v_let_in := {schema}.run_ended(v_gated, v_started, p_limit > 0 and p_queues <> '{}');
-        end if;
+        select coalesce(array_agg(g.id), '{}') into v_acked from gone g;
     end if;
 
     -- The acks may have waited for a lock, so the clock is read again.
@@ -128,7 +119,8 @@ begin
         if exists (select from {schema}.queue) then  -- most have no settings at all, and need not look for each queue
             select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is null) into v_set, v_capped
               from {schema}.queue q
-             where q.name = any (p_queues) and (q.paused_at is not null or q.max_running is not null);
+             where q.name = any (p_queues)
+               and (q.paused_at is not null or q.max_running is not null or q.rate_limit is not null);
         end if;
         if v_set is not null then
             select array_agg(case when l.queue <> all (v_set) or l.queue = any (v_capped) then l.queue end order by l.ord),
@@ -170,10 +162,14 @@ begin
                 v_room := 0;
             elsif v_hands <= 0 then
                 v_left := v_left or {schema}.free_places(v_queue) > 0;
+                v_again := least(v_again, {schema}.starts_again(v_queue, v_now));
                 v_room := 0;
                 v_unread := v_unread || array(select generate_series(v_first, v_last));
             else
                 select h.free, h.turn, h.ids, h.tokens into v_free, v_turn, v_held, v_theirs from {schema}.hold_places(v_queue) h;
+                if v_free > 0 then
+                    v_free := least(v_free, (select p.free from {schema}.pace_of(v_queue, v_now) p));
+                end if;
                 v_room := least(v_room, v_hands, v_free);
             end if;
         end if;
@@ -215,12 +211,17 @@ begin
         end if;
         if v_queue is not null and v_free is not null then
             if v_ids <> '{}' then
-                perform {schema}.take_places(v_queue, v_turn, v_held || v_ids, v_theirs || v_tokens);
+                if v_turn is not null then
+                    perform {schema}.take_places(v_queue, v_turn, v_held || v_ids, v_theirs || v_tokens);
+                end if;
+                perform {schema}.note_starts(v_queue, cardinality(v_ids), v_now);
             end if;
             if cardinality(v_ids) >= v_room then
                 v_unread := v_unread || array(select generate_series(v_first, v_last));
                 if cardinality(v_ids) >= v_free then
-                    v_blocked := true;
+                    v_when := {schema}.starts_again(v_queue, v_now);
+                    v_again := least(v_again, v_when);
+                    v_blocked := v_blocked or v_when is null;
                 elsif cardinality(v_ids) >= v_hands then
                     v_left := true;
                 end if;
@@ -230,7 +231,7 @@ begin
         v_first := v_last + 1;
     end loop;
     if v_claimed < p_limit then
-        select min(soon.run_at) filter (where soon.run_at < {schema}.parked_at()) into v_next
+        select min(soon.run_at) into v_next
           from unnest(v_queues, p_priorities) as l (queue, priority)
          cross join lateral (
                select j.run_at from {schema}.job j
@@ -238,9 +239,6 @@ begin
                 order by j.run_at, j.id + 0 limit 1) soon;
     end if;
 
-    if v_let_in is not null then
-        perform {schema}.tell_let_in(v_let_in);
-    end if;
     lane := null; id := null; claims := null; kind := null; headers := null;
     attempts := null; max_attempts := null; crashes := null; suspect := null; timeout_s := null; created_at := null; run_at := null;
     mark_at := null; mark_id := null;
@@ -249,7 +247,7 @@ begin
         'lost', case when cardinality(v_acked) < cardinality(p_ids)
                      then (select array_agg(x) from unnest(p_ids) x where x <> all (v_acked)) end,
         'short', v_claimed < p_limit,
-        'next', case when isfinite(v_next) then extract(epoch from v_next - clock_timestamp()) end,
+        'next', case when isfinite(least(v_next, v_again)) then extract(epoch from least(v_next, v_again) - clock_timestamp()) end,
         'now', extract(epoch from v_now),
         'unread', v_unread,
         'limited', v_capped,
