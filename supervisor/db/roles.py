@@ -71,11 +71,16 @@ TABLES: Final[dict[str, Access]] = {
     "result": Access(worker="select, insert, update", look="select"),
     "awaited": Access(worker="select", look="select"),
     "migration": Access(worker="select", look="select"),
+    "gated": Access(worker="select, update, delete", look="select"),
+    "gate_note": Access(worker="select, insert, delete, update", look="select"),
+    "job_after": Access(worker="select, delete", look="select"),
+    "rate": Access(worker="select, insert, delete", look="select"),
+    "unique_hold": Access(worker="select", look="select"),
     "jobs": Access(worker="select", look="select"),
 }
 """Tables and views. Partitions by day are reached through history."""
 
-SEQUENCES: Final[tuple[str, ...]] = ("job_id_seq", "outbox_id_seq", "inbox_parked_id_seq")
+SEQUENCES: Final[tuple[str, ...]] = ("job_id_seq", "gate_note_id_seq", "outbox_id_seq", "inbox_parked_id_seq")
 """Of identity columns: nobody needs a right to them, and nobody has one."""
 
 _WORKER: Final = ("worker",)
@@ -130,6 +135,33 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "publish_many": ("producer", "worker"),
     "event_problem": (),
     "outbox_added": (),
+    "parked_at": _WORKER,
+    "next_gate": _WORKER,
+    "rate_step": _WORKER,
+    "tell_gates": _WORKER,
+    "lock_keys": _WORKER,
+    "advance": _WORKER,
+    "tell_let_in": _WORKER,
+    "pass_order": _WORKER,
+    "pass_concurrency": _WORKER,
+    "pass_rate": _WORKER,
+    "pass_parents": _WORKER,
+    "pass_gates": _WORKER,
+    "cancel_child": _WORKER,
+    "freed": _WORKER,
+    "go_back": _WORKER,
+    "buried": _WORKER,
+    "run_started": _WORKER,
+    "run_ended": _WORKER,
+    "parents_ended": _WORKER,
+    "add_gated": (),
+    "add_gated_many": (),
+    "ungate": (),
+    "enter_gates": (),
+    "set_due": (),
+    "cancel_waiting": (),
+    "prune_gates": (),
+    "release_order": _OPERATOR,
     "read_outbox": _WORKER,
     "lead_parts": _WORKER,
     "give_parts": _WORKER,

@@ -22,6 +22,7 @@
 -- Paused, limited   a paused queue's lanes are left out. Those of a limited one are claimed from by themselves,
 --          while this transaction holds the queue's places. Other queues cost one look at an index that is
 --          empty for most, and a shared lock (045_queue.sql says what for).
+-- Gates    who is next for a key of an acknowledged job is let in before the claim, which may take it (046_gate.sql).
 -- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
 --          ids, as settle and cancel_job do. Ack first, claim second, as separate statements: fused
 --          into one they can deadlock.
@@ -81,6 +82,9 @@ declare
     v_when    timestamptz;                 -- when v_queue's rate lets more start; null: that is not what they wait for
     v_again   timestamptz;                 -- the first of these
     v_unread  integer[] := '{}';
+    v_gated   bigint[];                    -- of the acknowledged those that had gates
+    v_started timestamptz[];               -- and when they were claimed
+    v_let_in  bigint[];                    -- jobs that were let in after them
     v_blocked boolean := false;
     v_left    boolean := false;
 begin
@@ -96,7 +100,7 @@ begin
             delete from {schema}.job j
              where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[array_position(p_ids, j.id)]
             returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
-                      j.queue, j.kind, j.unique_key, j.last_error, j.errors, j.payload, j.headers,
+                      j.queue, j.kind, j.unique_key, j.last_error, j.errors, j.payload, j.headers, j.gated, j.started_at,
                       p_took[array_position(p_ids, j.id)] as took),
         kept as (
             insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
@@ -107,7 +111,15 @@ begin
                    case when p_keep > 1 then g.payload end, case when p_keep > 1 then g.headers end
               from gone g
              where p_keep > 0)
-        select coalesce(array_agg(g.id), '{}') into v_acked from gone g;
+        select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
+          into v_acked, v_gated, v_started from gone g;
+        if exists (select from {schema}.job_after l where l.parent = any (v_acked)) then
+            perform {schema}.parents_ended(v_acked);
+        end if;
+        if v_gated is not null then
+            -- Only with a claim: a handler's own transaction may stay open after its ack.
+            v_let_in := {schema}.run_ended(v_gated, v_started, p_limit > 0 and p_queues <> '{}');
+        end if;
     end if;
 
     -- The acks may have waited for a lock, so the clock is read again.
@@ -231,7 +243,7 @@ begin
         v_first := v_last + 1;
     end loop;
     if v_claimed < p_limit then
-        select min(soon.run_at) into v_next
+        select min(soon.run_at) filter (where soon.run_at < {schema}.parked_at()) into v_next
           from unnest(v_queues, p_priorities) as l (queue, priority)
          cross join lateral (
                select j.run_at from {schema}.job j
@@ -239,6 +251,9 @@ begin
                 order by j.run_at, j.id + 0 limit 1) soon;
     end if;
 
+    if v_let_in is not null then
+        perform {schema}.tell_let_in(v_let_in);
+    end if;
     lane := null; id := null; claims := null; kind := null; headers := null;
     attempts := null; max_attempts := null; crashes := null; suspect := null; timeout_s := null; created_at := null; run_at := null;
     mark_at := null; mark_id := null;
