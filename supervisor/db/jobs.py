@@ -128,7 +128,7 @@ class Settled(NamedTuple):
 
 def numbers(values: Iterable[float | None]) -> str:
     """An array literal; the driver's own list dumping costs more than the statement for long ones."""
-    return "{" + ",".join("NULL" if value is None else repr(value) for value in values) + "}"
+    return "{" + ",".join(map(repr, values)).replace("None", "NULL") + "}"
 
 
 def texts(values: Iterable[str | None]) -> list[str | None]:
@@ -164,15 +164,15 @@ async def work(
     Raises:
         psycopg.Error QS001: the session is closed; nothing was acknowledged or claimed.
     """
-    acks = list({ack.id: ack for ack in sorted(acks)}.values())
+    ids, tokens, took = zip(*{ack.id: ack for ack in sorted(acks)}.values(), strict=True) if acks else ((), (), ())
     async with conn.cursor(row_factory=tuple_row, binary=True) as cur:
         await cur.execute(
             statement("work", schema),
             {
                 "session": session,
-                "ids": numbers(ack.id for ack in acks),
-                "claims": numbers(ack.token for ack in acks),
-                "took": numbers(ack.took_s for ack in acks),
+                "ids": numbers(ids),
+                "claims": numbers(tokens),
+                "took": numbers(took),
                 "keep": keep,
                 "queues": quoted(lane.queue for lane in lanes),
                 "priorities": numbers(lane.priority for lane in lanes),
