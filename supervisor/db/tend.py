@@ -209,6 +209,24 @@ async def prune(
         return int(row[0]) if row else 0
 
 
+class Passed(NamedTuple):
+    """One look at the gates: notes taken (-1: another supervisor is at it), jobs let in, seconds to the next note, and
+    how long finding the notes took."""
+
+    looked: int
+    let_in: int
+    next_s: float | None
+    read_ms: float | None
+
+
+async def pass_gates(conn: AsyncConnection, schema: str, *, since: float, most: int) -> Passed:
+    """Let in jobs that waited for others, as the notes of since then (epoch seconds) ask, at most *most* of them."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        row = await (await cur.execute(statement("pass_gates", schema), {"since": since, "most": most})).fetchone()
+        assert row is not None
+        return Passed(*row)
+
+
 async def now(conn: AsyncConnection, schema: str) -> float:
     """The database's clock, in seconds since 1970."""
     async with conn.cursor(row_factory=tuple_row) as cur:

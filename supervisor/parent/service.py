@@ -33,6 +33,7 @@ from supervisor.parent.cron import Cron
 from supervisor.parent.deadlines import Deadlines
 from supervisor.parent.ears import Ears
 from supervisor.parent.fleet import Fleet
+from supervisor.parent.gates import Gatekeeper
 from supervisor.parent.guard import Guard, wait_at_most
 from supervisor.parent.health import Degraded, HealthState, ServiceState
 from supervisor.parent.helper import Helper
@@ -112,6 +113,7 @@ class Parent:
             on_cancel=self._cancel,
             on_queue=self._queue_named,
             on_look=lambda seconds: self._showing.looked_at(seconds),  # noqa: PLW0108 (it comes later)
+            on_gates=lambda at: self._gatekeeper.heard(at),  # noqa: PLW0108 (it comes later)
             on_settings=lambda queue, told: self._queues.heard(queue, told),  # noqa: PLW0108 (the queues come next)
             paused=lambda queue: self._queues.paused(queue),  # noqa: PLW0108
         )
@@ -193,6 +195,7 @@ class Parent:
             flooded=lambda: self._floods.paused,
             on_wanted=self._looker.look_now,
         )
+        self._gatekeeper = Gatekeeper(self._look_link, settings, guard=self._guard, clock=self._clock)
         self._showing = Showing(self._look_link, settings, guard=self._guard, fleet=self._fleet, clock=self._clock)
         self._helper = Helper(settings, database_url) if settings.dashboard_port is not None else None
         wanted = (("relay", settings.outbox_url), ("consume", settings.consume_url))
@@ -279,6 +282,7 @@ class Parent:
         self._spawn_task(self._guard.every(self._settings.reap_every_s, self._tick, "tend", self._tend_soon))
         self._spawn_task(self._presence.run())
         self._spawn_task(self._looker.run())
+        self._spawn_task(self._gatekeeper.run())
         self._spawn_task(self._showing.run())
         self._spawn_task(self._house())
         self._spawn_task(self._watch.run())

@@ -7,6 +7,7 @@
     poll ----------------------> look once for everyone       (covers lost notifications)
     jobs wait for a place of their queue --> half a second later, wake one: whoever freed a place may have been
                                              busy, on another node, or dead
+    jobs wait at gates --> gates.py lets them in, and they come as a notification
     a queue is paused, resumed, limited --> queues.py; a paused queue's notifications wake nobody
 
 Always true: a worker has at most one wake outstanding; one that does not answer within 100 ms does not
@@ -61,6 +62,7 @@ class Waker:
         clock: the database's clock, for due times in notifications.
         on_cancel: called with (job id, session, token) of a job that an operator cancelled.
         on_queue: called with a queue and its priorities (empty: unknown) that a notification named.
+        on_gates: called with the time (epoch seconds) from which jobs at gates are to be looked at.
         on_settings: called with a queue and its new settings, as a notification has them.
         paused: whether a queue is paused, as far as is known here.
     """
@@ -73,6 +75,7 @@ class Waker:
         on_cancel: Callable[[int, int, int], None],
         on_queue: Callable[[str, list[int]], list[tuple[str, int]]],
         on_look: Callable[[float], None] = lambda _: None,
+        on_gates: Callable[[float], None] = lambda _: None,
         on_settings: Callable[[str, dict[str, Any]], None],
         paused: Callable[[str], bool],
     ) -> None:
@@ -81,6 +84,7 @@ class Waker:
         self._on_cancel = on_cancel
         self._on_queue = on_queue
         self._on_look = on_look
+        self._on_gates = on_gates
         self._on_settings = on_settings
         self._paused = paused
         self._blocked: asyncio.TimerHandle | None = None
@@ -106,6 +110,9 @@ class Waker:
                 self._on_cancel(int(told["cancel"]), int(told["session"]), int(told["claims"]))
                 return
             queue, at = str(told["queue"]), float(told["at"])
+            if "gate" in told:  # to older releases it is a job of a queue without a name
+                self._on_gates(at)
+                return
             if "settings" in told:
                 self._on_settings(queue, dict(told["settings"]))
                 return

@@ -41,23 +41,23 @@ def gated(
         "with clock as materialized (select clock_timestamp() + make_interval(secs => %(delay)s) as due_at),"
         " added as (insert into supervisor.job (kind, payload, queue, run_at, gated, max_attempts)"
         " values (%(kind)s, %(payload)s, %(queue)s, supervisor.parked_at(), true, %(max_attempts)s) returning id)"
-        " select added.id, supervisor.add_gated(added.id, clock.due_at, %(order)s, %(hold)s, %(ckey)s, %(climit)s, %(rkey)s,"
-        " %(rlimit)s, %(rperiod)s, %(after)s, %(failed)s) from added, clock",
+        " select added.id, supervisor.add_gated(added.id, clock.due_at, %(order)s, %(hold)s, %(ckey)s, %(climit)s,"
+        " %(rkey)s, %(rlimit)s, %(rperiod)s, %(after)s, %(failed)s) from added, clock",
         {
             "kind": kind, "payload": json.dumps(payload or {}), "queue": queue, "delay": delay_s,
             "max_attempts": max_attempts, "order": order, "hold": hold,
             "ckey": concurrency[0] if concurrency else None, "climit": concurrency[1] if concurrency else None,
-            "rkey": rate[0] if rate else None, "rlimit": rate[1] if rate else None, "rperiod": rate[2] if rate else None,
-            "after": list(after), "failed": failed,
+            "rkey": rate[0] if rate else None, "rlimit": rate[1] if rate else None,
+            "rperiod": rate[2] if rate else None, "after": list(after), "failed": failed,
         },
     ).fetchone()  # fmt: skip
     assert row is not None
     return int(row[0])
 
 
-def look(conn: Conn, most: int = 200, since: str = "-infinity") -> Looked:
+def look(conn: Conn, most: int = 200, since: float = 0.0) -> Looked:
     """Let supervisors' gatekeeper look once."""
-    row = conn.execute(statement("pass_gates", "supervisor"), {"from_at": since, "most": most}).fetchone()
+    row = conn.execute(statement("pass_gates", "supervisor"), {"since": since, "most": most}).fetchone()
     assert row is not None
     return Looked(*row)
 
