@@ -79,6 +79,7 @@ begin
         returning d.id)
     select coalesce(array_agg(gone.id), '{}') into v_gone from gone;
     v_total := v_total + cardinality(v_gone) + {schema}.prune_gates(v_gone, p_limit);
+    v_total := v_total + {schema}.prune_holds(p_limit);
     delete from {schema}.session s where s.id = any (array(
         select x.id from {schema}.session x where x.closed_at < clock_timestamp() - interval '1 hour' limit p_limit));
     get diagnostics v_count = row_count;

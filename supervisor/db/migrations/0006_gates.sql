@@ -84,7 +84,8 @@ create table {schema}.rate (
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 create index rate_until on {schema}.rate (until);
 
--- Unique keys that stay taken beyond queued and running: for a time, in chosen states (unique_for, unique_states).
+-- Unique keys that are taken otherwise than by a queued or running job's own column: for a time, in chosen states
+-- (unique_for, unique_states). A row counts while its job is in one of the states; in done, dead, cancelled until then.
 create table {schema}.unique_hold (
     unique_key text collate "C" primary key,
     job_id     bigint      not null,
@@ -93,6 +94,10 @@ create table {schema}.unique_hold (
     constraint unique_hold_states_check check (states <@ array['queued', 'running', 'done', 'dead', 'cancelled'])
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 create index unique_hold_until on {schema}.unique_hold (until);
+create unique index unique_hold_job on {schema}.unique_hold (job_id);
+
+-- What else a cron entry's jobs are added with: names and values as enqueue_many takes them.
+alter table {schema}.schedule add column options jsonb not null default '{}';
 
 -- As before, with more at its end: waits_for names the gate that a queued job is at; its run_at is then due_at.
 create or replace view {schema}.jobs as
