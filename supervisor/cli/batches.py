@@ -2,9 +2,11 @@
 
     ids      --------------------------------> batches --send--> what became of each
     filter --count, ask--> ids, page by page --^
+           --count------> said, and nothing done                 (--dry-run)
 
 Always true: each batch is one statement, committed by itself, so a long command that is broken off has
-done what it says and can be repeated. Jobs made while it works are not its own.
+done what it says and can be repeated. Jobs made while it works are not its own. No statement looks at more rows
+than `operate.WINDOW`, however few of them fit.
 
 Elsewhere: the orders (orders.py, reschedule.py).
 """
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 BATCH = 500
 COUNTED = 100_000
+_COUNT_PAGE = 10_000
+_NAMED = 5
 
 
 class Answered(NamedTuple):
@@ -40,6 +44,31 @@ class Order(NamedTuple):
     word: str
     living: bool
     send: Callable[[Connection, str, list[int]], Answered]
+
+
+class Found(NamedTuple):
+    """The jobs that a filter names: how many, the first few, whether there are more than were counted."""
+
+    total: int
+    first: list[int]
+    more: bool
+
+    @property
+    def words(self) -> str:
+        """The count, and which."""
+        from supervisor.cli import output
+
+        some = f" (ids {', '.join(map(str, self.first))}{', ...' if self.total > len(self.first) else ''})"
+        return f"{output.count(self.total, self.more)} jobs{some if self.first else ''}"
+
+
+def look(order: Order, settings: Settings, wanted: Filter) -> Found:
+    """What *order* would reach."""
+    from supervisor.cli.service import connection
+    from supervisor.db import operate
+
+    with connection(settings) as conn:
+        return _found(order, conn, settings.schema_, wanted, operate.last_id(conn, settings.schema_))
 
 
 def carry_out(
@@ -59,7 +88,8 @@ def carry_out(
             return _send(order, conn, settings.schema_, _slices(distinct), len(distinct))
         upto = operate.last_id(conn, settings.schema_)
         total = _confirmed(order, conn, settings.schema_, wanted, upto, yes)
-        _send(order, conn, settings.schema_, _pages(order, conn, settings.schema_, wanted, upto), total)
+        pages = _pages(order, conn, settings.schema_, wanted, upto, BATCH)
+        _send(order, conn, settings.schema_, pages, total)
         return []
 
 
@@ -92,30 +122,37 @@ def _slices(ids: list[int]) -> Iterator[list[int]]:
     return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
 
 
-def _pages(order: Order, conn: Connection, schema: str, wanted: Filter, upto: int) -> Iterator[list[int]]:
+def _pages(order: Order, conn: Connection, schema: str, wanted: Filter, upto: int, limit: int) -> Iterator[list[int]]:
     from supervisor.db import operate
 
-    after = 0
-    while page := operate.pick(conn, schema, wanted, living=order.living, after=after, upto=upto, limit=BATCH):
-        yield page
-        after = page[-1]
+    after: int | None = 0
+    while after is not None:
+        page, after = operate.pick(conn, schema, wanted, living=order.living, after=after, upto=upto, limit=limit)
+        if page:
+            yield page
+
+
+def _found(order: Order, conn: Connection, schema: str, wanted: Filter, upto: int) -> Found:
+    count = 0
+    first: list[int] = []
+    for page in _pages(order, conn, schema, wanted, upto, _COUNT_PAGE):
+        first = first or page[:_NAMED]
+        count += len(page)
+        if count > COUNTED:
+            return Found(COUNTED, first, True)
+    return Found(count, first, False)
 
 
 def _confirmed(order: Order, conn: Connection, schema: str, wanted: Filter, upto: int, yes: bool) -> int | None:
     """How many jobs the filter names, None: more than were counted; asked about unless *yes*."""
     from supervisor import exits
-    from supervisor.cli import output
     from supervisor.cli.failures import CommandFailed
-    from supervisor.db import operate
 
-    most = COUNTED + 1
-    found = len(operate.pick(conn, schema, wanted, living=order.living, after=0, upto=upto, limit=most))
-    total = found if found <= COUNTED else None
-    if found and not yes:
-        count = output.count(min(found, COUNTED), total is None)
+    found = _found(order, conn, schema, wanted, upto)
+    if found.total and not yes:
         if not sys.stdin.isatty():
             raise CommandFailed(
-                f"{count} jobs fit the filter: to {order.word} them without a question, give --yes", exits.USAGE
+                f"{found.words} fit the filter: to {order.word} them without a question, give --yes", exits.USAGE
             )
-        typer.confirm(f"{order.word} {count} jobs?", abort=True, err=True)
-    return total
+        typer.confirm(f"{order.word} {found.words}?", abort=True, err=True)
+    return None if found.more else found.total

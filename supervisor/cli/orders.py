@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from supervisor import exits
-from supervisor.cli.batches import Answered, Order, carry_out
+from supervisor.cli.batches import Answered, Order, carry_out, look
 from supervisor.cli.jobs import chosen
 from supervisor.cli.options import DatabaseUrl, Json, KindFilter, QueueFilter, Schema, Yes
 
@@ -19,8 +19,26 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from supervisor.db.operate import Filter
+    from supervisor.settings import Settings
 
 Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="The jobs.", show_default=False)]
+
+
+Older = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than", metavar="LENGTH", help="Only jobs enqueued longer ago: 90, 10m, 6h, 2d.", show_default=False
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", help="Only jobs with this unique, ordering, concurrency or rate key.", show_default=False),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many jobs the filter names, and do nothing.")]
+
+_GRACE_S = 5.0
+_LONGEST_GRACE_S = 86400.0
+_LONGEST_AGE_S = 100 * 366 * 86400.0
 
 
 def retry(
@@ -30,6 +48,9 @@ def retry(
     ] = None,
     queue: QueueFilter = None,
     kind: KindFilter = None,
+    older_than: Older = None,
+    key: Key = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
     database_url: DatabaseUrl = None,
     schema: Schema = None,
@@ -50,17 +71,21 @@ def retry(
         taken.extend(left)
         return Answered(back, left)
 
-    wanted = _wanted(ids, status, ("dead", "cancelled"), queue, kind)
+    wanted = wanted_of(ids, status, ("dead", "cancelled"), queue, kind, older_than, key)
     settings = load(database_url=database_url, schema=schema)
-    missing = carry_out(Order("retry", living=False, send=send), settings, ids, wanted, yes=yes)
+    order = Order("retry", living=False, send=send)
+    if dry_run:
+        say_found(order, settings, wanted, as_json=as_json)
+        return
+    missing = carry_out(order, settings, ids, wanted, yes=yes)
     if as_json:
         output.print_json({"retried": retried, "unique_key_taken": taken, "missing": missing})
     else:
         output.console().print(f"{output.count(retried)} put back", style="green" if retried else "yellow")
         if taken:
-            say(f"left alone: {_some(taken)}: a living job holds their unique key; cancel that one first")
+            say(f"left alone: {some(taken)}: a living job holds their unique key; cancel that one first")
         if missing:
-            say(f"neither dead nor cancelled: {_some(missing)}")
+            say(f"neither dead nor cancelled: {some(missing)}")
     if missing or taken:
         raise typer.Exit(exits.FAILED)
 
@@ -73,6 +98,16 @@ def cancel(
     ] = None,
     queue: QueueFilter = None,
     kind: KindFilter = None,
+    older_than: Older = None,
+    key: Key = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Kill the workers of running ones that do not stop within --grace.")
+    ] = False,
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="LENGTH", help="With --force: how long a handler may take to stop.  [default: 5s]"),
+    ] = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
     database_url: DatabaseUrl = None,
     schema: Schema = None,
@@ -80,44 +115,95 @@ def cancel(
 ) -> None:
     """Take jobs out of their queues; the handlers of running ones are told to stop."""
     from supervisor.cli import output
-    from supervisor.cli.failures import say
+    from supervisor.cli.failures import say, wrong_use
     from supervisor.cli.service import load
     from supervisor.db import operate
 
+    if grace is not None and not force:
+        raise wrong_use("--grace", "needs --force: without it no worker is killed")
+    kill_s = (_GRACE_S if grace is None else _length("--grace", grace, _LONGEST_GRACE_S)) if force else None
     words: Counter[str] = Counter()
 
     def send(conn: Connection, schema: str, batch: list[int]) -> Answered:
-        done = operate.cancel(conn, schema, batch)
+        done = operate.cancel(conn, schema, batch, kill_s=kill_s)
         words.update(done.values())
         return Answered(done)
 
-    wanted = _wanted(ids, status, ("queued", "running"), queue, kind)
+    wanted = wanted_of(ids, status, ("queued", "running"), queue, kind, older_than, key)
     settings = load(database_url=database_url, schema=schema)
-    missing = carry_out(Order("cancel", living=True, send=send), settings, ids, wanted, yes=yes)
+    order = Order("cancel", living=True, send=send)
+    if dry_run:
+        say_found(order, settings, wanted, as_json=as_json)
+        return
+    missing = carry_out(order, settings, ids, wanted, yes=yes)
     cancelled, asked = words["cancelled"], words["asked"]
     if as_json:
         output.print_json({"cancelled": cancelled, "asked": asked, "missing": missing})
     else:
         told = f", {output.count(asked)} running and told to stop" if asked else ""
+        if asked and kill_s is not None:
+            told += f" within {output.length(kill_s)}"
         style = "green" if cancelled + asked else "yellow"
         output.console().print(f"{output.count(cancelled)} cancelled{told}", style=style)
         if missing:
-            say(f"neither queued nor running: {_some(missing)}")
+            say(f"neither queued nor running: {some(missing)}")
     if missing:
         raise typer.Exit(exits.FAILED)
 
 
-def _wanted(
-    ids: list[int] | None, status: list[str] | None, allowed: tuple[str, ...], queue: str | None, kind: str | None
+def wanted_of(
+    ids: list[int] | None,
+    status: list[str] | None,
+    allowed: tuple[str, ...],
+    queue: str | None,
+    kind: str | None,
+    older_than: str | None,
+    key: str | None,
 ) -> Filter | None:
+    """The filter of these options; None when ids are given instead."""
+    from dataclasses import replace
+
+    from supervisor.cli.failures import wrong_use
+    from supervisor.payload import check_key
+
+    filtered = bool(status) or any(given is not None for given in (queue, kind, older_than, key))
+    if filtered == bool(ids):
+        raise wrong_use(
+            "[ID]...", "or a filter of --status, --queue, --kind, --older-than and --key is needed: one of the two"
+        )
+    if not filtered:
+        return None
+    if key is not None:
+        check_key("--key", key)
+    older_s = None if older_than is None else _length("--older-than", older_than, _LONGEST_AGE_S)
+    return replace(chosen(status, allowed, queue, kind), older_s=older_s, key=key)
+
+
+def say_found(order: Order, settings: Settings, wanted: Filter | None, *, as_json: bool) -> None:
+    """What a filter names, for --dry-run."""
+    from supervisor.cli import output
     from supervisor.cli.failures import wrong_use
 
-    filtered = bool(status) or queue is not None or kind is not None
-    if filtered == bool(ids):
-        raise wrong_use("[ID]...", "or a filter of --status, --queue and --kind is needed: one of the two")
-    return chosen(status, allowed, queue, kind) if filtered else None
+    if wanted is None:
+        raise wrong_use("--dry-run", "is for filters, not for ids")
+    found = look(order, settings, wanted)
+    if as_json:
+        output.print_json({"jobs": found.total, "more": found.more, "first": found.first})
+    else:
+        output.console().print(f"would {order.word} {found.words}", style="yellow")
 
 
-def _some(ids: list[int]) -> str:
+def _length(name: str, text: str, most: float) -> float:
+    from supervisor.cli.enqueue import read_option, seconds
+    from supervisor.cli.failures import wrong_use
+
+    value: float = read_option(name, text, seconds)
+    if value > most:
+        raise wrong_use(name, f"is above {most:g} seconds")
+    return value
+
+
+def some(ids: list[int]) -> str:
+    """The first of *ids*, in words."""
     more = f" and {len(ids) - 10} more" if len(ids) > 10 else ""
     return ("job " if len(ids) == 1 else "jobs ") + ", ".join(map(str, ids[:10])) + more

@@ -26,6 +26,7 @@ from supervisor.db.link import first_line, service_conninfo
 from supervisor.db.statements import statement
 from supervisor.errors import DatabaseUnavailable, SchemaMissing, SupervisorError
 
+WINDOW: Final = 20_000
 _TRIES: Final = 3
 
 
@@ -56,15 +57,30 @@ class StatementRefused(SupervisorError):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs. `scheduled`: of the queued ones only those due later."""
+    """Which jobs.
+
+    Attributes:
+        scheduled: Of the queued ones only those due later.
+        older_s: Only those that were enqueued longer ago, in seconds.
+        key: Only those with this unique, ordering, concurrency or rate key.
+    """
 
     statuses: tuple[str, ...]
     queue: str | None = None
     kind: str | None = None
     scheduled: bool | None = None
+    older_s: float | None = None
+    key: str | None = None
 
     def parameters(self) -> dict[str, object]:
-        return {"statuses": list(self.statuses), "queue": self.queue, "kind": self.kind, "scheduled": self.scheduled}
+        return {
+            "statuses": list(self.statuses),
+            "queue": self.queue,
+            "kind": self.kind,
+            "scheduled": self.scheduled,
+            "older_s": self.older_s,
+            "key": self.key,
+        }
 
 
 @contextmanager
@@ -134,12 +150,18 @@ def last_id(conn: Connection, schema: str) -> int:
 
 def pick(
     conn: Connection, schema: str, wanted: Filter, *, living: bool, after: int, upto: int, limit: int
-) -> list[int]:
-    """The next *limit* ids above *after* that *wanted* names, of the living jobs or of the dead letters."""
-    name = "pick_living" if living else "pick_dead"
+) -> tuple[list[int], int | None]:
+    """The next ids above *after* that *wanted* names, of the living jobs or of the dead letters.
+
+    At most *limit*, and of WINDOW rows at most: a filter that fits few does not read them all in one statement.
+
+    Returns:
+        The ids, and where to go on; None: there is nothing behind.
+    """
     with conn.cursor(row_factory=tuple_row) as cur:
-        parameters = {**wanted.parameters(), "after": after, "upto": upto, "limit": limit}
-        return [row[0] for row in cur.execute(statement(name, schema), parameters).fetchall()]
+        parameters = {**wanted.parameters(), "living": living, "after": after, "upto": upto, "limit": limit}
+        row = cur.execute(statement("matching", schema), {**parameters, "window": WINDOW}).fetchone()
+        return (row[0], row[1]) if row else ([], None)
 
 
 def retry(conn: Connection, schema: str, ids: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -161,8 +183,10 @@ def retry(conn: Connection, schema: str, ids: Sequence[int]) -> tuple[list[int],
     return back, taken
 
 
-def cancel(conn: Connection, schema: str, ids: Sequence[int]) -> dict[int, str]:
+def cancel(conn: Connection, schema: str, ids: Sequence[int], *, kill_s: float | None = None) -> dict[int, str]:
     """What became of each: cancelled, or asked (a handler is being told). A missing id neither queued nor ran.
+
+    A handler that still runs *kill_s* seconds later is ended with its worker; None: never.
 
     A job claimed while the statement runs can make the server undo it as a deadlock: it is sent again.
     """
@@ -170,7 +194,9 @@ def cancel(conn: Connection, schema: str, ids: Sequence[int]) -> dict[int, str]:
     while True:
         try:
             with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-                return dict(cur.execute(statement("cancel_job", schema), {"ids": list(ids)}).fetchall())
+                return dict(
+                    cur.execute(statement("cancel_job", schema), {"ids": list(ids), "kill_s": kill_s}).fetchall()
+                )
         except errors.DeadlockDetected:
             tries += 1
             if tries == _TRIES:

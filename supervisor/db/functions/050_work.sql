@@ -120,6 +120,9 @@ begin
             -- Only with a claim: a handler's own transaction may stay open after its ack.
             v_let_in := {schema}.run_ended(v_gated, v_started, p_limit > 0 and p_queues <> '{}');
         end if;
+        if exists (select from {schema}.awaited a where a.until > v_now) then
+            perform {schema}.tell_awaited(v_acked);
+        end if;
     end if;
 
     -- The acks may have waited for a lock, so the clock is read again.

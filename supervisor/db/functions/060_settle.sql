@@ -43,6 +43,9 @@ begin
     if exists (select from {schema}.job_after l where l.parent = p_id) then
         perform {schema}.parents_ended(array[p_id]);
     end if;
+    if exists (select from {schema}.awaited a where a.until > clock_timestamp()) then
+        perform {schema}.tell_awaited(array[p_id]);
+    end if;
 end
 $fn$;
 
@@ -182,6 +185,9 @@ begin
             end if;
             if exists (select from {schema}.job_after l where l.parent = r.id) then
                 perform {schema}.parents_ended(array[r.id]);
+            end if;
+            if exists (select from {schema}.awaited a where a.until > clock_timestamp()) then
+                perform {schema}.tell_awaited(array[r.id]);
             end if;
             status := 'done';
         else

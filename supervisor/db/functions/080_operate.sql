@@ -33,13 +33,16 @@ $fn$;
 
 -- cancel_job: queued jobs leave the queue; running ones are told to stop and can never go back to it.
 --
+-- Params   p_kill_after: so long after that a running one's supervisor kills its worker if its handler has not stopped
+--          (the worker's other jobs go back untouched); null: it is never killed for it. Asked again, the earlier
+--          time counts.
 -- Returns  each id with what happened: cancelled, or asked (running: its handler is being told).
 --          A missing id was neither queued nor running.
 -- Locks    first what is queued, in the order of keys, as bulks of producers take it; then what runs, in
 --          the order of ids, as workers take it. A producer may wait for either, a worker never for a
 --          producer, so no circle closes.
 -- Rights   as retry_job.
-create or replace function {schema}.cancel_job(p_ids bigint[]) returns table (id bigint, what text)
+create or replace function {schema}.cancel_job(p_ids bigint[], p_kill_after interval) returns table (id bigint, what text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -49,19 +52,27 @@ set jit = off
 as $fn$
 #variable_conflict use_column
 declare
-    v_job {schema}.job;
+    v_job  {schema}.job;
+    v_kill timestamptz;
 begin
+    if p_kill_after < interval '0' or p_kill_after > interval '1 day' then
+        raise exception 'kill_after must be between 0 and 1 day' using errcode = '22023';
+    end if;
     for v_job in
         select j.* from {schema}.job j where j.id = any (p_ids)
          order by j.lease is not null, case when j.lease is null then j.unique_key end nulls first, j.id
            for no key update
     loop
         id := v_job.id;
-        if v_job.cancel_at is null then
+        v_kill := least(v_job.kill_at, case when v_job.lease is not null then clock_timestamp() + p_kill_after end);
+        if v_job.cancel_at is null or v_kill is distinct from v_job.kill_at then
             update {schema}.job j
-               set cancel_at = clock_timestamp(),
-                   errors = {schema}.noted(j.errors, jsonb_build_object(
-                       'at', clock_timestamp(), 'event', 'cancelled', 'by', session_user, 'claims', j.claims))
+               set cancel_at = coalesce(j.cancel_at, clock_timestamp()),
+                   kill_at = v_kill,
+                   errors = case when j.cancel_at is null
+                                 then {schema}.noted(j.errors, jsonb_build_object(
+                                          'at', clock_timestamp(), 'event', 'cancelled', 'by', session_user, 'claims', j.claims))
+                                 else j.errors end
              where j.id = v_job.id;
         end if;
         if v_job.lease is null then
@@ -69,12 +80,35 @@ begin
             what := 'cancelled';
         else
             -- Not gated by waiting: its holder may be busy, and must hear of it.
-            perform pg_notify({channel}, json_build_object('cancel', v_job.id, 'session', v_job.lease, 'claims', v_job.claims)::text);
+            perform pg_notify({channel}, json_build_object(
+                'cancel', v_job.id, 'session', v_job.lease, 'claims', v_job.claims,
+                'kill', extract(epoch from v_kill - clock_timestamp()))::text);
             what := 'asked';
         end if;
         return next;
     end loop;
 end
+$fn$;
+
+-- cancel_job, without force.
+create or replace function {schema}.cancel_job(p_ids bigint[]) returns table (id bigint, what text)
+language sql security definer set search_path = pg_catalog, pg_temp as $fn$
+    select c.id, c.what from {schema}.cancel_job(p_ids, null) c
+$fn$;
+
+-- cancels_of: which of these runs were cancelled. For a supervisor that may have missed a notification: of its own
+-- running jobs.
+--
+-- Params   ids, claims: runs.
+-- Returns  of those that were cancelled: id, claims, and seconds until the worker may be killed for it (null: never).
+-- Index    job_pkey.
+create or replace function {schema}.cancels_of(p_ids bigint[], p_claims bigint[])
+returns table (id bigint, claims bigint, kill_in_s float8)
+language sql stable as $fn$
+    select j.id, j.claims, extract(epoch from j.kill_at - clock_timestamp())::float8
+      from unnest(p_ids, p_claims) as run (id, claims)
+     cross join lateral (select x.* from {schema}.job x where x.id = run.id offset 0) j
+     where j.claims = run.claims and j.lease is not null and j.cancel_at is not null
 $fn$;
 
 -- reschedule_job: give queued jobs another time. An operator's word.
