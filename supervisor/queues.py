@@ -1,9 +1,10 @@
-"""Pause queues and limit how many of their jobs run at one time in the whole cluster.
+"""Pause queues, limit how many of their jobs run at one time and how many start in a period, in the whole cluster.
 
     pause_queue(conn, "email", by="ann")          # nothing more is claimed; what runs goes on
     resume_queue(conn, "email")
     set_queue(conn, "email", max_running=5)       # from the commit on, whatever workers there are
-    unset_queue(conn, "email")
+    set_queue(conn, "email", rate_limit=100, rate_period=60.0)
+    unset_queue(conn, "email")                    # or only what="rate", what="max_running"
     queue_settings(conn)                          # every queue that has settings
 
 Each works on a psycopg Connection and, awaited, on an AsyncConnection, in the transaction it is in: a
@@ -17,8 +18,10 @@ Elsewhere: what the settings mean (docs/queues.md); the statements (db/queues.py
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, overload
 
 from supervisor.db import enqueue, queues
 from supervisor.db.queues import QueueSettings
@@ -26,13 +29,18 @@ from supervisor.db.statements import check_schema
 from supervisor.errors import InvalidJob, InvalidQueue, SettingsInvalid
 from supervisor.newjob import check_int
 from supervisor.payload import check_name, check_text
+from supervisor.wording import PERIODS
 
 if TYPE_CHECKING:
     from supervisor.db.queues import AsyncConn, SyncConn
 
 __all__ = ["QueueSettings", "pause_queue", "queue_settings", "resume_queue", "set_queue", "unset_queue"]
 
+What: TypeAlias = Literal["max_running", "rate"]
+
 MAX_RUNNING: Final = 10_000
+MAX_RATE: Final = 1_000_000
+RATE_PERIOD_S: Final = (1.0, 366 * 86400.0)
 MAX_BY_BYTES: Final = 200
 
 
@@ -74,43 +82,67 @@ def resume_queue(
 
 
 @overload
-def set_queue(conn: SyncConn, queue: str, *, max_running: int, schema: str | None = None) -> None: ...
+def set_queue(
+    conn: SyncConn,
+    queue: str,
+    *,
+    max_running: int | None = None,
+    rate_limit: int | None = None,
+    rate_period: float | timedelta | None = None,
+    schema: str | None = None,
+) -> None: ...
 @overload
 def set_queue(
-    conn: AsyncConn, queue: str, *, max_running: int, schema: str | None = None
+    conn: AsyncConn,
+    queue: str,
+    *,
+    max_running: int | None = None,
+    rate_limit: int | None = None,
+    rate_period: float | timedelta | None = None,
+    schema: str | None = None,
 ) -> Coroutine[Any, Any, None]: ...
 def set_queue(
-    conn: SyncConn | AsyncConn, queue: str, *, max_running: int, schema: str | None = None
+    conn: SyncConn | AsyncConn,
+    queue: str,
+    *,
+    max_running: int | None = None,
+    rate_limit: int | None = None,
+    rate_period: float | timedelta | None = None,
+    schema: str | None = None,
 ) -> Coroutine[Any, Any, None] | None:
-    """Let at most *max_running* jobs of *queue* run at one time, in the whole cluster.
-
-    Holds from the commit on. Jobs that run then count; none is interrupted. A run holds its place from its
-    claim until it has ended, however it ends.
+    """Limit *queue* in the whole cluster, from the commit on. What is None stays as it is.
 
     Args:
-        max_running: 1 to 10,000.
+        max_running: At most so many of its jobs run at one time; 1 to 10,000. Jobs that run then count; none is
+            interrupted. A run holds its place from its claim until it has ended, however it ends.
+        rate_limit: At most so many of its jobs start in any period, evenly; 1 to 1,000,000. A job starts with its
+            claim; a retry is a start too.
+        rate_period: That period, in seconds or as a timedelta; 1 second to 366 days. A second where none is
+            given and none was set.
 
     Raises:
         InvalidQueue: before any statement, with the field named.
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
-    check_settings(queue)
-    _checked(check_int, "max_running", max_running, 1, MAX_RUNNING)  # None too is refused
-    return cast(
-        "Coroutine[Any, Any, None] | None", _order(conn, "set_queue", schema, queue=queue, max_running=max_running)
-    )
+    period_s = check_settings(queue, max_running=max_running, rate_limit=rate_limit, rate_period=rate_period)
+    if max_running is None and rate_limit is None and period_s is None:
+        raise InvalidQueue("max_running", "or rate_limit must be given: there is nothing to set")
+    parameters = {"queue": queue, "max_running": max_running, "rate_limit": rate_limit, "rate_period_s": period_s}
+    return cast("Coroutine[Any, Any, None] | None", _order(conn, "set_queue", schema, **parameters))
 
 
 @overload
-def unset_queue(conn: SyncConn, queue: str, *, schema: str | None = None) -> bool: ...
+def unset_queue(conn: SyncConn, queue: str, *, what: What | None = None, schema: str | None = None) -> bool: ...
 @overload
-def unset_queue(conn: AsyncConn, queue: str, *, schema: str | None = None) -> Coroutine[Any, Any, bool]: ...
 def unset_queue(
-    conn: SyncConn | AsyncConn, queue: str, *, schema: str | None = None
+    conn: AsyncConn, queue: str, *, what: What | None = None, schema: str | None = None
+) -> Coroutine[Any, Any, bool]: ...
+def unset_queue(
+    conn: SyncConn | AsyncConn, queue: str, *, what: What | None = None, schema: str | None = None
 ) -> bool | Coroutine[Any, Any, bool]:
-    """Take the limits of *queue* away; whether it had any. A pause stays. Raises as `pause_queue`."""
-    check_settings(queue)
-    return cast("bool | Coroutine[Any, Any, bool]", _order(conn, "unset_queue", schema, queue=queue))
+    """Take the limits of *queue* away, or only *what*; whether it had any. A pause stays. Raises as `pause_queue`."""
+    check_settings(queue, what=what)
+    return cast("bool | Coroutine[Any, Any, bool]", _order(conn, "unset_queue", schema, queue=queue, what=what))
 
 
 @overload
@@ -131,13 +163,44 @@ def queue_settings(
     return queues.settings(cast("SyncConn", conn), where)
 
 
-def check_settings(queue: str, *, by: str | None = None, max_running: int | None = None) -> None:
-    """Raise InvalidQueue for what no queue can be called or set to; asks no database."""
+def check_settings(
+    queue: str,
+    *,
+    by: str | None = None,
+    max_running: int | None = None,
+    rate_limit: int | None = None,
+    rate_period: float | timedelta | None = None,
+    what: str | None = None,
+) -> float | None:
+    """Raise InvalidQueue for what no queue can be called or set to; the period in seconds. Asks no database."""
     _checked(check_name, "queue", queue)
     if by is not None:
         _checked(check_text, "by", by, max_bytes=MAX_BY_BYTES)
     if max_running is not None:
         _checked(check_int, "max_running", max_running, 1, MAX_RUNNING)
+    if rate_limit is not None:
+        _checked(check_int, "rate_limit", rate_limit, 1, MAX_RATE)
+    if what not in (None, "max_running", "rate"):
+        raise InvalidQueue("what", "must be max_running or rate")
+    if rate_period is None:
+        return None
+    period_s = rate_period.total_seconds() if isinstance(rate_period, timedelta) else rate_period
+    if isinstance(period_s, bool) or not isinstance(period_s, int | float):
+        raise InvalidQueue(
+            "rate_period", f"must be a number of seconds or a timedelta, not {type(rate_period).__name__}"
+        )
+    if not RATE_PERIOD_S[0] <= period_s <= RATE_PERIOD_S[1]:  # NaN is refused too
+        raise InvalidQueue("rate_period", f"is {period_s:g} s, must be 1 second to 366 days")
+    return float(period_s)
+
+
+def read_rate(text: str) -> tuple[int, float]:
+    """How many per how many seconds: 10/s, 100/min, 1000/h, 5/d, 20/90s. Raises InvalidQueue."""
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9}(?:\.\d{1,6})?)?(s|min|h|d)", text.strip(), re.ASCII)
+    if found is None:
+        raise InvalidQueue("rate", "must be like 10/s, 100/min, 1000/h, 5/d or 20/90s")
+    unit_s = next(seconds for seconds, name in PERIODS.items() if name == found[3])
+    return int(found[1]), float(found[2] or 1) * unit_s
 
 
 def _order(conn: SyncConn | AsyncConn, name: str, schema: str | None, **parameters: object) -> object:

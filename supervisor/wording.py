@@ -6,6 +6,7 @@ Elsewhere: tables and colours of the command line (cli/output.py), pages (dashbo
 import itertools
 from datetime import UTC, datetime
 
+PERIODS = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -40,6 +41,13 @@ def ago(at: datetime | None) -> str:
         return "-"
     seconds = (datetime.now(UTC) - at).total_seconds()
     return f"{length(seconds)} ago" if seconds >= 0 else f"in {length(-seconds)}"
+
+
+def rate(limit: int | None, period_s: float | None) -> str | None:
+    """A rate as 10/s, 100/min, 1000/h, 5/d, or 20/90s."""
+    if limit is None or period_s is None:
+        return None
+    return f"{limit}/{PERIODS.get(period_s) or f'{period_s:g}s'}"
 
 
 def size(number: int | None) -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from supervisor.wording import ago, clean, count, first_line, length
+from supervisor.wording import ago, clean, count, first_line, length, rate
 
 __all__ = [
     "ago",
@@ -30,6 +30,7 @@ __all__ = [
     "first_line",
     "length",
     "print_json",
+    "rate",
     "reader_gone",
     "status_cell",
     "table",

@@ -35,6 +35,8 @@ class Shown:
     paused_by: str | None = None
     max_running: int | None = None
     running: int | None = None
+    rate_limit: int | None = None
+    rate_period_s: float | None = None
 
 
 def list_(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Json = False) -> None:
@@ -57,7 +59,8 @@ def list_(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Json
     if not lines:
         out.print("no queue has jobs or settings", style="dim")
         return
-    table = output.table("", ("queue", "claims", "at most", "of these run"), right=("at most", "of these run"))
+    right = ("at most", "of these run", "starts")
+    table = output.table("", ("queue", "claims", *right), right=right)
     table.title = None
     for line in lines:
         since = f"paused {output.ago(line.paused_at)}" + (f" by {line.paused_by}" if line.paused_by else "")
@@ -66,6 +69,7 @@ def list_(database_url: DatabaseUrl = None, schema: Schema = None, as_json: Json
             output.cell(since, "yellow") if line.paused_at else output.cell("open", "green"),
             output.cell(line.max_running),
             output.cell(line.running),
+            output.cell(output.rate(line.rate_limit, line.rate_period_s)),
         )
     out.print(table)
 
@@ -104,34 +108,61 @@ def resume(queue: Queue, database_url: DatabaseUrl = None, schema: Schema = None
 def set_(
     queue: Queue,
     max_running: Annotated[
-        int,
+        int | None,
         typer.Option(metavar="N", help="The most of its jobs that run at one time in the cluster.", show_default=False),
-    ],
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N/PERIOD",
+            help="The most of its jobs that start in a period, evenly: 10/s, 100/min, 1000/h, 5/d, 20/90s.",
+            show_default=False,
+        ),
+    ] = None,
     database_url: DatabaseUrl = None,
     schema: Schema = None,
     as_json: Json = False,
 ) -> None:
     """Limit a queue; jobs that run already count, and none is interrupted."""
-    from supervisor.queues import check_settings, set_queue
+    from supervisor.cli import output
+    from supervisor.queues import check_settings, read_rate, set_queue
 
-    check_settings(queue, max_running=max_running)
+    if max_running is None and rate is None:
+        raise typer.BadParameter("give --max-running, --rate or both")
+    limit, period_s = read_rate(rate) if rate is not None else (None, None)
+    check_settings(queue, max_running=max_running, rate_limit=limit, rate_period=period_s)
 
     def order(conn: Connection, where: str) -> bool:
-        set_queue(conn, queue, max_running=max_running, schema=where)
+        set_queue(conn, queue, max_running=max_running, rate_limit=limit, rate_period=period_s, schema=where)
         _count(conn, where, queue)
         return True
 
-    _order(queue, database_url, schema, as_json, order, f"runs at most {max_running} at one time", "")
+    said = [f"runs at most {max_running} at one time"] if max_running is not None else []
+    said += [f"starts at most {output.rate(limit, period_s)}"] if limit is not None else []
+    _order(queue, database_url, schema, as_json, order, " and ".join(said), "")
 
 
-def unset(queue: Queue, database_url: DatabaseUrl = None, schema: Schema = None, as_json: Json = False) -> None:
+def unset(
+    queue: Queue,
+    what: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="Only this: max_running or rate.  [default: both]", show_default=False),
+    ] = None,
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+    as_json: Json = False,
+) -> None:
     """Take a queue's limits away; a pause stays."""
-    from supervisor.queues import check_settings, unset_queue
+    from typing import cast
 
-    check_settings(queue)
+    from supervisor.queues import What, check_settings, unset_queue
+
+    check_settings(queue, what=what)
+    named = "limit" if what is None else what
     _order(
         queue, database_url, schema, as_json,
-        lambda conn, where: unset_queue(conn, queue, schema=where), "has no limit any more", "had no limit",
+        lambda conn, where: unset_queue(conn, queue, what=cast("What | None", what), schema=where),
+        f"has no {named} any more", f"had no {named}",
     )  # fmt: skip
 
 
@@ -179,7 +210,15 @@ def _count(conn: Connection, schema: str, queue: str) -> None:
 def _shown(name: str, settings: QueueSettings | None) -> Shown:
     if settings is None:
         return Shown(name)
-    return Shown(name, settings.paused_at, settings.paused_by, settings.max_running, settings.running)
+    return Shown(
+        name,
+        settings.paused_at,
+        settings.paused_by,
+        settings.max_running,
+        settings.running,
+        settings.rate_limit,
+        settings.rate_period_s,
+    )
 
 
 def _user() -> str | None:

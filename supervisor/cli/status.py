@@ -72,8 +72,9 @@ def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
     from supervisor.cli import output
 
     numbers = ("due", "oldest", "scheduled", "running", "dead")
-    settings = ("claims", "at most") if any(queue.paused or queue.max_running for queue in queues) else ()
-    table = output.table("Queues", ("queue", *numbers, *settings), right=(*numbers, "at most"))
+    shown = any(queue.paused or queue.max_running or queue.rate_limit for queue in queues)
+    settings = ("claims", "at most", "starts") if shown else ()
+    table = output.table("Queues", ("queue", *numbers, *settings), right=(*numbers, "at most", "starts"))
     for queue in queues:
         capped = queue.at_least
         table.add_row(
@@ -103,7 +104,11 @@ def _settings(queue: QueueDepth, *, shown: bool) -> tuple[Text, ...]:
     if not shown:
         return ()
     claims = output.cell("paused", "yellow") if queue.paused else output.cell("open", "green")
-    return (claims, output.cell(queue.max_running))
+    return (
+        claims,
+        output.cell(queue.max_running),
+        output.cell(output.rate(queue.rate_limit, queue.rate_period_s)),
+    )
 
 
 def _show_parents(out: Console, parents: list[ParentRow]) -> None:

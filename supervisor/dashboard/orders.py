@@ -16,12 +16,13 @@ from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.viewer import Viewer
 from supervisor.db import operate, queues, schedules
 from supervisor.db.desk import Conn
-from supervisor.errors import InvalidSchedule
+from supervisor.errors import InvalidQueue, InvalidSchedule
 from supervisor.log import get_logger
+from supervisor.queues import check_settings, read_rate
 from supervisor.schedules import check_order
 
 ORDERS: Final = ("retry", "cancel", "reschedule")
-QUEUE_ORDERS: Final = ("pause", "resume", "limit", "unlimit")
+QUEUE_ORDERS: Final = ("pause", "resume", "limit", "unlimit", "rate", "unrate")
 SCHEDULE_ORDERS: Final = {"pause": "pause_schedule", "resume": "resume_schedule", "run": "run_schedule"}
 _SCHEDULE_SAID: Final = {
     "pause_schedule": "The entry is paused: it adds no jobs.",
@@ -73,7 +74,9 @@ class Done:
                 "pause": "The queue is paused: what runs goes on.",
                 "resume": "The queue gives jobs again.",
                 "limit": "The limit is set; it holds as soon as a supervisor has counted what runs.",
-                "unlimit": "The queue has no limit.",
+                "unlimit": "However many of its jobs may run at one time.",
+                "rate": "The rate is set; it holds from now on.",
+                "unrate": "The queue has no rate.",
             }
             return said[self.order]
         words = {"retry": "put back into the queue", "cancel": "cancelled", "reschedule": "given another time"}
@@ -122,12 +125,25 @@ async def carry_out_on_queue(viewer: Viewer, fields: Mapping[str, str], who: str
     elif order == "resume":
         await viewer.desk.order(_send, "resume_queue", {"queue": queue})
     elif order == "unlimit":
-        await viewer.desk.order(_send, "unset_queue", {"queue": queue})
+        await viewer.desk.order(_send, "unset_queue", {"queue": queue, "what": "max_running"})
+    elif order == "unrate":
+        await viewer.desk.order(_send, "unset_queue", {"queue": queue, "what": "rate"})
+    elif order == "rate":
+        try:
+            limit, period_s = read_rate(fields.get("rate", ""))
+            check_settings(queue, rate_limit=limit, rate_period=period_s)
+        except InvalidQueue as error:
+            raise Refused(400, f"{error.field}: {error.reason}".capitalize() + ".") from None
+        await viewer.desk.order(
+            _send, "set_queue", {"queue": queue, "max_running": None, "rate_limit": limit, "rate_period_s": period_s}
+        )
     elif order == "limit":
         most = fields.get("max_running", "").strip()
         if not (most.isascii() and most.isdigit() and len(most) <= 5):
             raise Refused(400, "How many may run at most is a number.")
-        await viewer.desk.order(_send, "set_queue", {"queue": queue, "max_running": int(most)})
+        await viewer.desk.order(
+            _send, "set_queue", {"queue": queue, "max_running": int(most), "rate_limit": None, "rate_period_s": None}
+        )
     else:
         raise Refused(400, f"The order must be one of {', '.join(QUEUE_ORDERS)}.")
     viewer.forget()

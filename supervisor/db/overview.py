@@ -41,6 +41,8 @@ class QueueDepth:
     oldest_due_s: float | None = None
     paused: bool = False
     max_running: int | None = None
+    rate_limit: int | None = None
+    rate_period_s: float | None = None
     at_least: list[str] = field(default_factory=list)
 
 
@@ -116,6 +118,7 @@ def depths(conn: Connection, schema: str, *, most: int = MOST_COUNTED, running: 
         depth = found.setdefault(one.name, QueueDepth(one.name))
         depth.paused = one.paused
         depth.max_running = one.max_running
+        depth.rate_limit, depth.rate_period_s = one.rate_limit, one.rate_period_s
     return [found[queue] for queue in sorted(found)]
 
 

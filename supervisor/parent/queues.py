@@ -26,6 +26,8 @@ class _Known(NamedTuple):
     paused: bool = False
     max_running: int | None = None
     counted: bool = True
+    rate_limit: int | None = None
+    rate_period_s: float | None = None
 
 
 _NOTHING: Final = _Known()
@@ -66,7 +68,8 @@ class Queues:
     def heard(self, queue: str, told: dict[str, Any]) -> None:
         """Take over what a notification says of *queue*."""
         limit = told.get("max_running")
-        fresh = _Known(bool(told.get("paused")), limit, limit is None or bool(told.get("counted")))
+        counted = limit is None or bool(told.get("counted"))
+        fresh = _Known(bool(told.get("paused")), limit, counted, told.get("rate_limit"), told.get("rate_period"))
         self._heard_at[queue] = time.monotonic()
         self._take(queue, fresh)
         if not fresh.counted:
@@ -77,7 +80,14 @@ class Queues:
         newer = {queue for queue, at in self._heard_at.items() if at >= asked_at}
         self._heard_at = {queue: self._heard_at[queue] for queue in newer}
         found = {
-            one.name: _Known(one.paused, one.max_running, one.max_running is None or one.counted) for one in stored
+            one.name: _Known(
+                one.paused,
+                one.max_running,
+                one.max_running is None or one.counted,
+                one.rate_limit,
+                one.rate_period_s,
+            )
+            for one in stored
         }
         for queue in [*self._known]:
             if queue not in found and queue not in newer:
@@ -94,7 +104,14 @@ class Queues:
             del self._known[queue]
         else:
             self._known[queue] = fresh
-        log.info("queue.set", queue=queue, paused=fresh.paused, max_running=fresh.max_running)
+        log.info(
+            "queue.set",
+            queue=queue,
+            paused=fresh.paused,
+            max_running=fresh.max_running,
+            rate_limit=fresh.rate_limit,
+            rate_period_s=fresh.rate_period_s,
+        )
         if fresh.paused:
             if not before.paused:
                 self._on_paused(queue)
@@ -129,7 +146,12 @@ class Queues:
 
 
 def _more(before: _Known, fresh: _Known) -> bool:
-    """Whether more may run than before; the end of counting is where claims begin."""
+    """Whether more may run than before; the end of counting is where claims begin.
+
+    Of a rate that is another one any job may be the next: whoever looks learns when.
+    """
+    if fresh.counted and before.rate_limit is not None and fresh[3:] != before[3:]:
+        return True
     if not fresh.counted or before.max_running is None:
         return fresh.counted and not before.counted
     return not before.counted or fresh.max_running is None or fresh.max_running > before.max_running

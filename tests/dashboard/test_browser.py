@@ -184,6 +184,16 @@ def test_a_queue_is_paused_limited_and_opened_again(db: Database, dashboard: Sta
     browser.one("input[name=max_running]").send_keys("2", Keys.ENTER)
     browser.wait_text("The limit is set", ".notice.good")
     assert db.value("select max_running from supervisor.queue where name = 'mail'") == 2
+    assert browser.one(".badge").text == "uncounted", "no supervisor runs"
+    browser.one("summary").click()
+    browser.one("input[name=rate]").send_keys("100/min", Keys.ENTER)
+    browser.wait_text("The rate is set", ".notice.good")
+    assert "at most 2 run" in browser.text("#queues")
+    assert "100/min start" in browser.text("#queues")
+    browser.one("summary").click()
+    browser.one("input[name=rate]").send_keys("2/week", Keys.ENTER)
+    browser.wait_text("must be like 10/s")
+    assert db.value("select rate_limit from supervisor.queue where rate_period = '1 min'") == 100
 
 
 @pytest.mark.parametrize("look", ["wide", "dark", "phone"])

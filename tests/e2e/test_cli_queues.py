@@ -1,6 +1,7 @@
 """`supervisor queues` as its users meet it, and the same orders from Python."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,21 @@ def test_a_queue_is_paused_limited_and_shown(cli: Cli, db: Database) -> None:
     assert db.rows("select * from supervisor.queue") == []
 
 
+def test_a_rate_is_set_shown_and_taken_away_by_itself(cli: Cli, db: Database) -> None:
+    said = cli("queues", "set", "email", "--rate", "100/min", "--max-running", "3")
+    assert said.out == "queue email runs at most 3 at one time and starts at most 100/min\n"
+    again = cli("queues", "set", "email", "--rate", "20/90s", "--json").document
+    assert (again["rate_limit"], again["rate_period_s"], again["max_running"]) == (20, 90.0, 3)
+    assert "20/90s" in next(line for line in cli("queues", "list").out.splitlines() if "email" in line)
+    assert "20/90s" in next(line for line in cli("status").out.splitlines() if "email" in line)
+    assert cli("queues", "unset", "email", "--what", "rate").out == "queue email has no rate any more\n"
+    assert cli("queues", "unset", "email", "--what", "rate").out == "queue email had no rate\n"
+    [line] = cli("queues", "list", "--json").document["queues"]
+    assert (line["rate_limit"], line["rate_period_s"], line["max_running"]) == (None, None, 3)
+    assert cli("queues", "unset", "email").out == "queue email has no limit any more\n"
+    assert db.rows("select * from supervisor.queue") == []
+
+
 def test_a_name_that_nobody_has_used_is_told_and_set_all_the_same(cli: Cli, db: Database) -> None:
     ran = cli("queues", "pause", "emial")
     assert (ran.code, ran.out) == (0, "queue emial paused\n")
@@ -64,6 +80,11 @@ def test_a_name_that_nobody_has_used_is_told_and_set_all_the_same(cli: Cli, db: 
         (["queues", "pause", "q", "--by", "x" * 201], "by: "),
         (["queues", "resume", ""], "queue: must not be empty"),
         (["queues", "unset", ""], "queue: must not be empty"),
+        (["queues", "unset", "q", "--what", "pause"], "what: must be max_running or rate"),
+        (["queues", "set", "q", "--rate", "0/s"], "rate_limit: must be between 1 and 1000000"),
+        (["queues", "set", "q", "--rate", "5/0.5s"], "rate_period: is 0.5 s, must be 1 second to 366 days"),
+        (["queues", "set", "q", "--rate", "5/367d"], "rate_period: is 3.17088e+07 s, must be 1 second to 366 days"),
+        (["queues", "set", "q", "--rate", "ten per second"], "rate: must be like 10/s"),
     ],
 )
 def test_bad_settings_are_refused_before_the_database_is_asked(tmp_path: Path, words: list[str], named: str) -> None:
@@ -90,9 +111,18 @@ async def test_orders_from_python_belong_to_the_callers_transaction(db: Database
         set_queue(conn, "q", max_running=4)
         conn.rollback()
         assert queue_settings(conn) == []
-        for wrong in (lambda: set_queue(conn, "q", max_running=0), lambda: pause_queue(conn, "")):
-            with pytest.raises(InvalidQueue):
-                wrong()
+        wrong: dict[str, Callable[[], object]] = {
+            "max_running: ": lambda: set_queue(conn, "q", max_running=0),
+            "max_running: or rate_limit": lambda: set_queue(conn, "q"),
+            "rate_limit: ": lambda: set_queue(conn, "q", rate_limit=0),
+            "rate_period: is nan": lambda: set_queue(conn, "q", rate_limit=1, rate_period=float("nan")),
+            "rate_period: must be a number": lambda: set_queue(conn, "q", rate_limit=1, rate_period="1"),  # type: ignore[call-overload]
+            "what: ": lambda: unset_queue(conn, "q", what="all"),  # type: ignore[call-overload]
+            "queue: ": lambda: pause_queue(conn, ""),
+        }
+        for named, call in wrong.items():
+            with pytest.raises(InvalidQueue, match=named):
+                call()
         assert conn.execute("select 1").fetchone() == (1,), "the transaction can go on"
         with pytest.raises(InvalidQueue, match="conn"):
             pause_queue("postgresql://", "q")  # type: ignore[call-overload]
@@ -102,6 +132,10 @@ async def test_orders_from_python_belong_to_the_callers_transaction(db: Database
         [one] = await queue_settings(conn)
         assert (one.name, one.paused, one.max_running, one.running) == ("q", True, 4, 0)
         assert await resume_queue(conn, "q") is True
+        await set_queue(conn, "q", rate_limit=10, rate_period=timedelta(minutes=1))
+        assert await unset_queue(conn, "q", what="max_running") is True
+        [one] = await queue_settings(conn)
+        assert (one.max_running, one.rate_limit, one.rate_period_s) == (None, 10, 60.0)
         assert await unset_queue(conn, "q") is True
         assert await unset_queue(conn, "q") is False
         with pytest.raises(SchemaMissing):

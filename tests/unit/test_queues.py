@@ -66,6 +66,18 @@ def test_each_change_has_its_consequence_once(queues: Queues, told: Told) -> Non
     assert told.take() == ["opened q"]
 
 
+def test_a_rate_that_changes_lets_somebody_look_at_once(queues: Queues, told: Told) -> None:
+    """Whoever was to look when the old one allowed the next start would come too late."""
+    queues.heard("q", heard(rate_limit=1, rate_period=3600.0))
+    assert told.take() == []
+    queues.heard("q", heard(rate_limit=1, rate_period=1.0))
+    assert told.take() == ["opened q"]
+    queues.heard("q", heard(rate_limit=1, rate_period=1.0, max_running=3, counted=False))
+    assert told.take() == ["limited"]
+    queues.heard("q", heard(max_running=3))
+    assert told.take() == ["opened q"]
+
+
 def test_what_no_notification_told_the_table_tells(queues: Queues, told: Told) -> None:
     queues.refresh([row(paused=True)], asked_at=0.0)
     assert (told.take(), queues.paused("q")) == (["paused q"], True)

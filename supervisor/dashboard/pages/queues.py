@@ -17,6 +17,7 @@ from supervisor.db.browse import Line
 from supervisor.db.desk import Conn
 from supervisor.db.overview import QueueDepth
 from supervisor.db.queues import QueueSettings
+from supervisor.wording import rate
 
 MINUTES: Final = 60
 BAD: Final = frozenset({"failed", "dead", "crashed"})
@@ -80,6 +81,8 @@ def described(depth: QueueDepth, lines: Lines, settings: QueueSettings | None) -
         "paused_by": settings.paused_by if settings else None,
         "max_running": settings.max_running if settings else None,
         "places_taken": settings.running if settings else None,
+        "counted": settings.counted if settings else True,
+        "rate": rate(settings.rate_limit, settings.rate_period_s) if settings else None,
     }
 
 

@@ -1,2 +1,2 @@
--- unset_queue: take all limits of a queue away. See functions/045_queue.sql.
-select {schema}.unset_queue(%(queue)s)
+-- unset_queue: take limits of a queue away: all, or what. See functions/045_queue.sql.
+select {schema}.unset_queue(%(queue)s, %(what)s)
