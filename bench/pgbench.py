@@ -19,7 +19,7 @@ from bench.server import BenchServer
 BATCH: Final = 50
 CLIENTS: Final = 4
 
-_TABLE: Final = """
+TABLE: Final = """
 create table plain_job (
     id           bigint generated always as identity primary key,
     run_at       timestamptz not null default clock_timestamp(),
@@ -39,18 +39,21 @@ create table plain_job (
 create index plain_job_queued on plain_job (queue, priority, run_at, id) where status = 'queued'
 """
 
-_SCRIPT: Final = f"""
+CLAIM: Final = """
 with due as materialized (
     select ctid from plain_job
      where status = 'queued' and queue = 'default' and run_at <= now()
-     order by priority, run_at, id limit {BATCH}
+     order by priority, run_at, id limit {batch}
        for update skip locked),
 claimed as (
     update plain_job j
-       set status = 'running', attempts = attempts + 1, locked_by = :client_id, started_at = now()
+       set status = 'running', attempts = attempts + 1, locked_by = {client}, started_at = now()
       from due
      where j.ctid = due.ctid
-    returning j.id, j.kind, j.payload)
+    returning j.id, j.kind, j.payload)"""
+
+_SCRIPT: Final = f"""
+{CLAIM.format(batch=BATCH, client=":client_id")}
 select coalesce(array_agg(id), '{{}}')::text as ids, coalesce(string_agg(kind || payload::text, ' '), '') as work
   from claimed \\gset
 delete from plain_job where id = any(:ids::bigint[]);
@@ -69,7 +72,7 @@ class Drained:
 def drain(server: BenchServer, database: str, kind: str, payload: str, jobs: int) -> Drained:
     """Fill a plain table in *database* with *jobs* rows and let pgbench take them out."""
     with psycopg.connect(server.conninfo(database), autocommit=True) as conn:
-        conn.execute(_TABLE.encode())
+        conn.execute(TABLE.encode())
         conn.execute(
             "insert into plain_job (kind, payload) select %s, jsonb_set(%s::jsonb, '{n}', to_jsonb(n))"
             " from generate_series(1, %s::int) n",
