@@ -1,10 +1,13 @@
 """`supervisor relay` and `supervisor consume`: the roles of the outbox and the inbox, alone."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from supervisor.cli.options import DatabaseUrl, Schema
+
+if TYPE_CHECKING:
+    from supervisor.outbox.alone import Role
 
 BrokerUrl = Annotated[
     str | None,
@@ -44,9 +47,7 @@ def consume(
     _serve("consume", database_url=database_url, schema=schema, consume_url=url, consume=topics, consumer=consumer)
 
 
-def _serve(role: str, **flags: Any) -> None:
-    import uvloop
-
+def _serve(role: "Role", **flags: Any) -> None:
     from supervisor import exits
     from supervisor.cli.failures import report, report_fault
     from supervisor.cli.service import database, leave, load
@@ -54,11 +55,11 @@ def _serve(role: str, **flags: Any) -> None:
 
     code: int = exits.SOFTWARE
     try:
-        from supervisor.outbox import role as roles
+        from supervisor.outbox import alone
 
         settings = load(**flags)
         with database(settings) as address:
-            code = uvloop.run(getattr(roles, role)(settings, address))
+            code = alone.run(role, settings, address)
     except SupervisorError as error:
         code = report(error)
     except Exception:

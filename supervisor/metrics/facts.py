@@ -31,7 +31,11 @@ _OF_SERVICE: Final = (
     ("degraded", "1 while this does not work as it should; the reasons are those of /readyz.", ("reason",)),
     ("database_up", "1 while the service's statements reach the database."),
     ("lease_renewal_age_seconds", "Since the workers' leases were last renewed."),
-    ("refresh_age_seconds", "Since the figures of the queues, and of the tables, were last read.", ("figures",)),
+    (
+        "refresh_age_seconds",
+        "Since the figures of the queues, of the tables, or in a relay's own page of the outbox, were last read.",
+        ("figures",),
+    ),
 )
 _OF_DATABASE: Final = (
     (

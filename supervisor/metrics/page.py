@@ -7,7 +7,7 @@ passed over; files of pids are not ours (programs that a handler started inherit
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,14 +24,19 @@ _SUMMED: Final = ("counter", "histogram", "summary")
 class _Files(Collector):
     """All files of a directory, added up."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], only: Container[str] | None) -> None:
         self._directory = directory
+        self._only = only
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield from _sums(self._directory)
+        for metric in _sums(self._directory):
+            if self._only is None or metric.name in self._only:
+                yield metric
+        if self._only is not None:
+            return
         gauges = list(_files(self._directory, "gauge_*.db"))
         for _ in range(3):  # gauge files come and go with their workers
             try:
@@ -83,10 +88,16 @@ def _readable(name: str) -> bool:
     return True
 
 
-def render(directory: str | os.PathLike[str], facts: Iterable[Collector] = ()) -> bytes:
-    """The page in Prometheus' text format: all slots added up, *facts*, and the process metrics of the caller."""
+def render(
+    directory: str | os.PathLike[str], facts: Iterable[Collector] = (), *, only: Container[str] | None = None
+) -> bytes:
+    """The page in Prometheus' text format: all slots added up, *facts*, and the process metrics of the caller.
+
+    Args:
+        only: Of what is counted these counters, without `_total`; None: everything.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Files(directory))
+    registry.register(_Files(directory, only))
     for fact in facts:
         registry.register(fact)
     ProcessCollector(registry=registry)

@@ -18,7 +18,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from supervisor.db import inbox, outbox
@@ -57,8 +57,16 @@ class Consumer:
             connect_timeout_s=settings.connect_timeout_s,
         )
         self._repeats = Repeats(every_s=5.0)
+        self._connected = False
         self.counts: Counter[str] = Counter()
         """received, duplicate, parked: events since the start."""
+
+    def troubles(self) -> Iterator[str]:
+        """Why nothing is consumed now, in words without a name or an address; none while all is well."""
+        if self._link.down_since is not None:
+            yield "the database cannot be reached"
+        if not self._connected:
+            yield "the broker cannot be reached"
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Consume until *stop*; what was received is stored and acknowledged first."""
@@ -88,6 +96,7 @@ class Consumer:
             try:
                 async with asyncio.timeout(_CONNECT_S):
                     await self._subscriber.connect()
+                self._connected = True
                 log.info("broker.connected", topics=[topic for topic, _ in self._settings.consume])
                 while not stop.is_set():
                     found = await self._subscriber.receive(self._settings.outbox_batch, _RECEIVE_S)
@@ -100,6 +109,7 @@ class Consumer:
                 self._repeats.tell(log.warning, "broker.unreachable", reason=reason, did="trying again")
             except _Stopped:
                 return
+            self._connected = False
             await self._subscriber.close()
             least, most = _BACKOFF_S
             pause = min(most, least * 2 ** min(failures, 16)) * random.uniform(0.5, 1.0)

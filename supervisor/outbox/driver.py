@@ -118,6 +118,9 @@ class Publisher(Protocol):
             BrokerDown: nothing passes at the moment.
         """
 
+    async def check(self) -> None:
+        """See whether the connection still holds; asked about each second while nothing is sent. Raises BrokerDown."""
+
     async def close(self) -> None:
         """Hang up; publishes under way end with BrokerDown."""
 

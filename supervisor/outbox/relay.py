@@ -26,6 +26,7 @@ import asyncio
 import random
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Any, Final
 
 from supervisor.db import outbox
@@ -33,6 +34,7 @@ from supervisor.db.link import DatabaseError, Link, first_line
 from supervisor.db.listener import Listener
 from supervisor.dsn import mask
 from supervisor.errors import DatabaseUnavailable
+from supervisor.floods import Floods
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import metrics
 from supervisor.outbox.book import Book
@@ -51,6 +53,7 @@ _WRITE_RETRY_S: Final = 0.2
 _DATABASE_PAUSE_S: Final = 0.5
 _MOST_WRITTEN: Final = 1000
 _CONNECT_S: Final = 10.0
+_CHECK_S: Final = 1.0
 _BACKOFF_S: Final = (0.1, 5.0)
 _HELD_EVERY_S: Final = 5.0
 _HAND: Final = 4
@@ -101,6 +104,7 @@ class Relay:
             on_deaf=lambda: self._deaf("a transaction-mode pooler is in between"),
             suffix=outbox.CHANNEL_SUFFIX,
         )
+        self._floods = Floods(look=self._stir_now, on_change=self._flooded, what="events", who="relay")
         self._repeats = Repeats(every_s=5.0)
         self._stir = asyncio.Event()
         self._wanted = asyncio.Event()  # something to write
@@ -139,6 +143,13 @@ class Relay:
             "broker_error": self.broker_error,
         }
 
+    def troubles(self) -> Iterator[str]:
+        """Why nothing is published now, in words without a name or an address; none while all is well."""
+        if not self.lead.holds:
+            yield "the database cannot be reached"
+        if not self._up:
+            yield "the broker cannot be reached"
+
     async def run(self, stop: asyncio.Event) -> bool:
         """Relay until *stop*; then let what is on its way arrive, and give the parts back. False if that was cut."""
         loops = [
@@ -150,10 +161,11 @@ class Relay:
                 self._writer(),
                 self._tidy(),
                 self._time_limits(),
+                self._check_broker(),
             )
         ]
         if self._settings.wake:
-            loops.append(asyncio.create_task(self._listener.run()))
+            loops += [asyncio.create_task(self._listener.run()), asyncio.create_task(self._floods.run())]
         stopping = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
@@ -218,6 +230,7 @@ class Relay:
                 self._told = True
                 await asyncio.sleep(_DATABASE_PAUSE_S)
                 continue
+            self._floods.looked(found > 0)
             self._dispatch()
             self._pause = self._next_pause(found)
             self._next_look = time.monotonic() + self._pause
@@ -234,7 +247,7 @@ class Relay:
             return 0.0 if found >= self._settings.outbox_batch // 4 else _FIRST_PAUSE_S
         if now - self._busy_at < _BUSY_S:
             return min(_LONGEST_BUSY_PAUSE_S, max(_FIRST_PAUSE_S, self._pause * 2))
-        if not self.lead.waiting:
+        if self._settings.wake and not self.lead.waiting and not self._floods.paused:
             self._set_waiting(True)
             return _LONGEST_BUSY_PAUSE_S  # whoever committed before that was known sent no notice
         settings = self._settings
@@ -246,6 +259,12 @@ class Relay:
         if waiting != self.lead.waiting:
             self.lead.waiting = waiting
             self.lead.soon()
+
+    def _flooded(self) -> None:
+        """Notifications are too many, or may be wanted again: the look that follows decides."""
+        if self._floods.paused:
+            self._set_waiting(False)
+        self._stir_now()
 
     async def _rest(self, pause: float) -> None:
         due = self._book.next_due_s()
@@ -316,10 +335,16 @@ class Relay:
         """Not sent, or not known to be: it goes out again once the broker is back."""
         self._flying_of[event.part] -= 1
         self._book.back(event)
+        self._lost(reason)
+
+    def _lost(self, reason: str) -> None:
+        """The broker is away: connect anew."""
         if self._up:
             self._up = False
             self.broker_error = mask(reason)
             self._down.set()
+            self._set_waiting(False)  # it could send nothing that it is told of, and telling costs who commits
+            self.lead.soon()  # its row says so too
 
     def _refuse(self, event: Event, reason: str) -> None:
         self._refused.append((event, mask(reason)[:_MOST_ERROR].replace("\x00", "?")))
@@ -472,6 +497,16 @@ class Relay:
             self._up = True
             self._stir_now()
 
+    async def _check_broker(self) -> None:
+        """See that the broker is there while there is nothing to send: an outage is to be seen before an event is."""
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            if self._up and not self._flying:
+                try:
+                    await self._publisher.check()
+                except BrokerDown as error:
+                    self._lost(str(error))
+
     # ---- the rest
 
     async def _tidy(self) -> None:
@@ -498,6 +533,8 @@ class Relay:
     def _notice(self, payload: str) -> None:
         if payload == "released":
             self._told_held = True
+        elif payload == "added":
+            self._floods.heard()
         elif payload == "parts":
             self.lead.soon()
             return

@@ -1,6 +1,6 @@
 """The process of a relay or a consumer: started, told to stop, ended.
 
-    supervisor relay, supervisor consume        alone
+    supervisor relay, supervisor consume        alone (alone.py: with a health page)
     python -m supervisor.outbox                 a child of `supervisor run` (__main__.py)
 
     connect to the database, check the schema --> work --> SIGTERM, SIGINT or the parent's end --> drain --> exit
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from supervisor import exits
@@ -51,13 +51,20 @@ def check_brokers(settings: Settings) -> None:
         make_subscriber(settings)
 
 
-async def relay(settings: Settings, database_url: str, *, until: asyncio.Event | None = None) -> int:
+async def relay(
+    settings: Settings,
+    database_url: str,
+    *,
+    until: asyncio.Event | None = None,
+    on_begun: Callable[[Relay], None] = lambda _: None,
+) -> int:
     """Relay until told to stop; the exit code. Raises BrokerRefused, SchemaMissing."""
     publisher, shown = make_publisher(settings)
     made = Relay(settings, database_url, publisher, broker=shown)
     with stopping(until) as stop:
         await schema_ready(settings, database_url, stop)
         log.info("relay.starting", relay=made.lead.id, batch=settings.outbox_batch, lease_s=settings.outbox_lease_s)
+        on_begun(made)
         return exits.OK if await made.run(stop) else exits.CUT
 
 
@@ -70,12 +77,19 @@ def make_subscriber(settings: Settings) -> Subscriber:
     return find_driver(address).subscriber(address, topics=topics, consumer=settings.consumer)
 
 
-async def consume(settings: Settings, database_url: str, *, until: asyncio.Event | None = None) -> int:
+async def consume(
+    settings: Settings,
+    database_url: str,
+    *,
+    until: asyncio.Event | None = None,
+    on_begun: Callable[[Consumer], None] = lambda _: None,
+) -> int:
     """Consume until told to stop; the exit code. Raises BrokerRefused, SchemaMissing."""
     made = Consumer(settings, database_url, make_subscriber(settings))
     with stopping(until) as stop:
         await schema_ready(settings, database_url, stop)
         log.info("consumer.starting", consumer=settings.consumer)
+        on_begun(made)
         return exits.OK if await made.run(stop) else exits.CUT
 
 

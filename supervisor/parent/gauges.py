@@ -3,13 +3,13 @@
 Queues that neither handlers nor settings name are added up as "other", and of ages the greatest counts.
 What the database could not say is missing, not zero.
 
-Elsewhere: the figures (db/health.py); the gauges and what they mean (metrics/facts.py).
+Elsewhere: the figures (db/health.py); the gauges and what they mean (metrics/facts.py); those of the outbox
+(outbox/figures.py).
 """
 
 from collections.abc import Iterable
 from typing import Final
 
-from supervisor.db.events import OutboxState
 from supervisor.db.health import Depths, Holder, HolderKind, TableHealth
 from supervisor.db.queues import QueueSettings
 from supervisor.db.schedules import Schedule
@@ -56,19 +56,6 @@ def of_schedules(entries: Iterable[Schedule]) -> Values:
         states[one.state,] += 1
         late = max(late, one.overdue_s)
     return {"schedules": states, "schedule_overdue_seconds": {(): late}}
-
-
-def of_outbox(state: OutboxState) -> Values:
-    """The gauges of the outbox and the inbox."""
-    return {
-        "outbox_pending": {(): state.pending},
-        "outbox_oldest_seconds": {(): max(0.0, state.oldest_s or 0.0)},
-        "outbox_retrying": {(): state.retrying},
-        "outbox_parked": {(): state.parked},
-        "outbox_unled_parts": {(): state.unled},
-        "outbox_relays": {("up",): state.relays - state.down, ("down",): state.down},
-        "inbox_parked": {(): state.inbox_parked},
-    }
 
 
 def of_settings(settings: Iterable[QueueSettings]) -> Values:

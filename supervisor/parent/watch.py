@@ -23,7 +23,8 @@ from supervisor.errors import DatabaseUnavailable
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import Facts
 from supervisor.metrics.facts import Values
-from supervisor.parent.gauges import of_outbox, of_queues, of_schedules, of_settings, of_tables
+from supervisor.outbox.figures import of_outbox
+from supervisor.parent.gauges import of_queues, of_schedules, of_settings, of_tables
 from supervisor.parent.guard import Guard
 from supervisor.parent.tally import Tally
 from supervisor.settings import Settings

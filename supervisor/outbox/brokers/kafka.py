@@ -92,6 +92,7 @@ class KafkaPublisher:
             "topic.metadata.propagation.max.ms": 3000,
             "reconnect.backoff.max.ms": 1000,
             "log_level": 4,
+            "error_cb": self._told,
         }
         if security.startswith("SASL"):
             self._config |= {
@@ -104,10 +105,13 @@ class KafkaPublisher:
         self._producer: Producer | None = None
         self._poller: threading.Thread | None = None
         self._closing = threading.Event()
+        self._lost: str | None = None
+        """Why no broker of the cluster can be reached, as the client says."""
 
     async def connect(self) -> None:
         """See Publisher."""
         try:
+            self._lost = None
             # Its own lines would go to stderr as they are, past the log's format and its mask.
             producer = Producer(self._config, logger=logging.getLogger("librdkafka"))
             await asyncio.to_thread(producer.list_topics, timeout=_CONNECT_S)
@@ -117,6 +121,16 @@ class KafkaPublisher:
         self._producer = producer
         self._poller = threading.Thread(target=_poll, args=(producer, self._closing), name="kafka", daemon=True)
         self._poller.start()
+
+    def _told(self, error: KafkaError) -> None:
+        """Called by the client, in its thread."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._lost = error.str()
+
+    async def check(self) -> None:
+        """See Publisher."""
+        if self._producer is None or self._lost is not None:
+            raise BrokerDown(f"{self._shown}: {self._lost or 'not connected'}")
 
     async def publish(self, event: Event) -> None:
         """See Publisher."""

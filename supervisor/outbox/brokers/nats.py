@@ -149,6 +149,10 @@ class NatsPublisher:
             await self.close()
             raise self._connection.down(words(error)) from error
 
+    async def check(self) -> None:
+        """See Publisher."""
+        _ = self._connection.client
+
     async def publish(self, event: Event) -> None:
         """See Publisher."""
         client = self._connection.client

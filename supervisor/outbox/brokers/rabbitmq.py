@@ -93,6 +93,12 @@ class Connection:
                 self.exchange_name, aio_pika.ExchangeType.TOPIC, durable=True
             )
 
+    @property
+    def open(self) -> bool:
+        """Whether it is connected, as far as the client knows."""
+        connection, channel = self._connection, self.channel
+        return connection is not None and not connection.is_closed and channel is not None and not channel.is_closed
+
     def down(self, why: str) -> BrokerDown:
         """The error for an outage."""
         return BrokerDown(f"{self._address.shown}: {why}")
@@ -120,6 +126,11 @@ class RabbitPublisher:
     async def connect(self) -> None:
         """See Publisher."""
         await self._connection.connect()
+
+    async def check(self) -> None:
+        """See Publisher."""
+        if not self._connection.open:
+            raise self._connection.down("not connected")
 
     async def publish(self, event: Event) -> None:
         """See Publisher."""
