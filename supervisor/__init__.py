@@ -1,7 +1,7 @@
 """Background jobs in PostgreSQL: jobs commit with your data, a supervisor runs them.
 
 The public names. Declaring:  handler, Handler, Job, Backoff, Cron; a handler raises Retry, Snooze or Cancel.
-Enqueueing:  enqueue, enqueue_many, NewJob, Enqueued, or a handler's own `.enqueue`.
+Enqueueing:  enqueue, enqueue_many, enqueue_batch, NewJob, Enqueued, EnqueuedBatch, or a handler's own `.enqueue`.
 Events:  publish, publish_many, NewEvent, Published; at the other end inbox.
 
 Everything that declares or enqueues jobs imports this, so it stays light: nothing
@@ -32,7 +32,7 @@ _refuse_namesake()
 
 from supervisor import errors  # noqa: E402
 from supervisor.backoff import Backoff  # noqa: E402
-from supervisor.client import Enqueued, NewJob, enqueue, enqueue_many  # noqa: E402
+from supervisor.client import Enqueued, EnqueuedBatch, NewJob, enqueue, enqueue_batch, enqueue_many  # noqa: E402
 from supervisor.cron import Cron  # noqa: E402
 from supervisor.handler import Handler, Job, handler  # noqa: E402
 from supervisor.inbox import inbox  # noqa: E402
@@ -45,6 +45,7 @@ __all__ = [
     "Cancel",
     "Cron",
     "Enqueued",
+    "EnqueuedBatch",
     "Handler",
     "Job",
     "NewEvent",
@@ -54,6 +55,7 @@ __all__ = [
     "Snooze",
     "__version__",
     "enqueue",
+    "enqueue_batch",
     "enqueue_many",
     "errors",
     "handler",

@@ -11,9 +11,10 @@ By kind for producers that do not import handlers; with a Handler, its
 defaults apply and the payload is validated as its arguments.
 
     enqueue, handler.enqueue ----> one ---> one statement
-    enqueue_many, .enqueue_many -> many --> one statement; when large and without unique keys COPY,
+    enqueue_many, .enqueue_many -> many --> one statement; when large and without keys or parents COPY,
                                             or parts where the role may call the functions only,
                                             and on connections of other libraries
+    enqueue_batch ---------------> many --> likewise without COPY, and the job that comes after all
 
 Always true: a refusal (InvalidJob) or a UniqueConflict leaves the caller's
 transaction as it was: it can go on and commit. Nothing is committed, rolled back
@@ -33,21 +34,24 @@ from supervisor.db import enqueue as statements
 from supervisor.db import steps
 from supervisor.db.statements import check_schema
 from supervisor.errors import InvalidJob, SettingsInvalid, UniqueConflict
-from supervisor.handler import Handler, install_enqueuer
-from supervisor.newjob import Enqueued, EnqueueOptions, JobOptions, NewJob, OnConflict, job_options
-from supervisor.trace import sending
+from supervisor.handler import BoundHandler, Handler, install_enqueuer
+from supervisor.keys import Enqueued, EnqueuedBatch
+from supervisor.newjob import EnqueueOptions, JobOptions, NewJob, OnConflict, job_options
+from supervisor.trace import Sending, sending
 
 if TYPE_CHECKING:
     from supervisor.adapters import Adapter
     from supervisor.adapters.protocols import AsyncUserConn, UserConn
-    from supervisor.db.enqueue import Answer, AsyncConn, SyncConn
+    from supervisor.db.enqueue import Answer, AsyncConn, Bulk, SyncConn
     from supervisor.db.steps import Steps
 
-__all__ = ["EnqueueOptions", "Enqueued", "JobOptions", "NewJob", "enqueue", "enqueue_many"]
+__all__ = [
+    "EnqueueOptions", "Enqueued", "EnqueuedBatch", "JobOptions", "NewJob", "enqueue", "enqueue_batch", "enqueue_many",
+]  # fmt: skip
 
 DEFAULT_SCHEMA: Final = "supervisor"
 
-#: From this many jobs on, without unique keys, COPY is faster than one statement.
+#: From this many jobs on, without keys and parents, COPY is faster than one statement.
 COPY_ABOVE: Final = 2000
 
 #: One jsonb value holds 256 MB; a bulk larger than this goes by COPY or, without unique keys, in parts.
@@ -88,13 +92,15 @@ def enqueue(
         payload: Its arguments by name; any mapping that JSON can hold.
 
     The options are those of EnqueueOptions: queue, priority, run_at or in_, max_attempts, max_crashes,
-    timeout, unique_key, on_conflict, headers, schema.
+    timeout, unique_key, unique_for, unique_states, on_conflict, headers, schema; and what a job waits for:
+    ordering_key, concurrency_key, rate_key, after, with their own.
 
     Returns:
-        The job's id, and whether it was created: not, when a living job holds the unique key.
+        The job's id, and whether it was created: not, when another job holds the unique key.
 
     Raises:
-        InvalidJob: before any statement, with the field named.
+        InvalidJob: before any statement, with the field named; for parents that there have never been, or that
+            wait for this job, after one that changes nothing. The transaction can go on.
         UniqueConflict: with on_conflict="raise". Nothing was added and the transaction can go on.
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
@@ -122,13 +128,13 @@ def enqueue_many(
 ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
     """Add many jobs: the same jobs, with the same answers, as that many single calls in this order.
 
-    All or none, in the transaction *conn* is in. One statement; above 2,000 jobs without unique keys,
+    All or none, in the transaction *conn* is in. One statement; above 2,000 jobs without keys and parents,
     COPY, where the role may insert jobs other than by the function. With on_conflict="raise" a single
     taken key raises UniqueConflict for the first one and takes back the whole bulk, but nothing else of
     the transaction: the caller decides whether to go on.
 
     Raises:
-        InvalidJob: before any statement (a NewJob is checked when it is made).
+        InvalidJob: before any statement (a NewJob is checked when it is made); of parents as `enqueue`.
         UniqueConflict: as above.
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
@@ -137,6 +143,63 @@ def enqueue_many(
         if not isinstance(job, NewJob):
             raise InvalidJob(f"jobs[{index}]", f"must be a NewJob, not {type(job).__name__}")
     return _CLIENT.many(conn, listed, on_conflict, schema)
+
+
+@overload
+def enqueue_batch(
+    conn: UserConn,
+    jobs: Iterable[NewJob],
+    then: NewJob | BoundHandler[Any],
+    *,
+    on_conflict: OnConflict | None = None,
+    schema: str | None = None,
+) -> EnqueuedBatch: ...
+@overload
+def enqueue_batch(
+    conn: AsyncUserConn,
+    jobs: Iterable[NewJob],
+    then: NewJob | BoundHandler[Any],
+    *,
+    on_conflict: OnConflict | None = None,
+    schema: str | None = None,
+) -> Coroutine[Any, Any, EnqueuedBatch]: ...
+def enqueue_batch(
+    conn: UserConn | AsyncUserConn,
+    jobs: Iterable[NewJob],
+    then: NewJob | BoundHandler[Any],
+    *,
+    on_conflict: OnConflict | None = None,
+    schema: str | None = None,
+) -> EnqueuedBatch | Coroutine[Any, Any, EnqueuedBatch]:
+    """Add many jobs, and one that runs when all of them have ended; any number, all or none, as `enqueue_many`.
+
+    Args:
+        jobs: As for `enqueue_many`; may be empty: then *then* waits for nothing. One that was not created, since
+            another has its unique key, is stood for by that one.
+        then: The job that comes after, as in `then=report.new_job(day)`, or a handler whose job has no arguments.
+            It runs whatever became of the others; with after_failed="hold" or "cancel" of its own it waits for the
+            retry of dead ones, or is cancelled with the first. Jobs in its own *after* are waited for too.
+        on_conflict: For all of them.
+
+    Raises:
+        As `enqueue_many`.
+    """
+    listed = list(jobs)
+    for index, job in enumerate(listed):
+        if not isinstance(job, NewJob):
+            raise InvalidJob(f"jobs[{index}]", f"must be a NewJob, not {type(job).__name__}")
+    last = then.new_job() if isinstance(then, BoundHandler) else then
+    if not isinstance(last, NewJob):
+        raise InvalidJob("then", f"must be a NewJob, not {type(last).__name__}")
+    answers = _bulk(conn, listed, last, on_conflict, schema)
+    if isinstance(answers, list):
+        return EnqueuedBatch(answers[:-1], answers[-1])
+    return _split(answers)
+
+
+async def _split(coming: Coroutine[Any, Any, list[Enqueued]]) -> EnqueuedBatch:
+    answers = await coming
+    return EnqueuedBatch(answers[:-1], answers[-1])
 
 
 class _Client:
@@ -164,30 +227,37 @@ class _Client:
     def many(
         self, conn: UserConn | AsyncUserConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
-        where, word = queue_schema(schema), _conflict_word(on_conflict)
-        theirs = adapter_of(conn)
-        if theirs is not None:
-            return (
-                _many_theirs_async(theirs, where, jobs, word)
-                if theirs.is_async
-                else _many_theirs(theirs, where, jobs, word)
-            )
-        if takes_await(conn):
-            return _many_async(cast("AsyncConn", conn), where, jobs, word)
-        if not jobs:
-            return []
-        sync = cast("SyncConn", conn)
-        with sending(jobs) as span:
-            jobs = span.carried(jobs)
-            documents = _documents(sync, jobs, _asked(word))
-            if documents is None:
-                ids = statements.copy(sync, where, jobs)
-                if ids is not None:
-                    return [Enqueued(job_id, True) for job_id in ids]
-                documents = _parts(jobs, _asked(word))
-            return statements.many(
-                sync, where, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
-            )
+        return _bulk(conn, jobs, None, on_conflict, schema)
+
+
+def _bulk(
+    conn: UserConn | AsyncUserConn,
+    jobs: list[NewJob],
+    last: NewJob | None,
+    on_conflict: str | None,
+    schema: str | None,
+) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
+    """Send *jobs* and, after all of them, *last*; the answers in this order."""
+    where, word = queue_schema(schema), _conflict_word(on_conflict)
+    theirs = adapter_of(conn)
+    if theirs is not None:
+        if theirs.is_async:
+            return _many_theirs_async(theirs, where, jobs, last, word)
+        return _many_theirs(theirs, where, jobs, last, word)
+    if takes_await(conn):
+        return _many_async(cast("AsyncConn", conn), where, jobs, last, word)
+    if not jobs and last is None:
+        return []
+    sync = cast("SyncConn", conn)
+    with sending(_all(jobs, last)) as span:
+        jobs, last = _carried(span, jobs, last)
+        bulk = _of_statements(sync, jobs, last, word)
+        if bulk is None:
+            ids = statements.copy(sync, where, jobs)
+            if ids is not None:
+                return [Enqueued(job_id, True) for job_id in ids]
+            bulk = _of_parts(jobs, last, word)
+        return statements.many(sync, where, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
 
 async def _one_async(conn: AsyncConn, schema: str, job: NewJob, word: str) -> Enqueued:
@@ -198,20 +268,20 @@ async def _one_async(conn: AsyncConn, schema: str, job: NewJob, word: str) -> En
         return _judge([job], word, [answer])[0]
 
 
-async def _many_async(conn: AsyncConn, schema: str, jobs: list[NewJob], word: str) -> list[Enqueued]:
-    if not jobs:
+async def _many_async(
+    conn: AsyncConn, schema: str, jobs: list[NewJob], last: NewJob | None, word: str
+) -> list[Enqueued]:
+    if not jobs and last is None:
         return []
-    with sending(jobs) as span:
-        jobs = span.carried(jobs)
-        documents = _documents(conn, jobs, _asked(word))
-        if documents is None:
+    with sending(_all(jobs, last)) as span:
+        jobs, last = _carried(span, jobs, last)
+        bulk = _of_statements(conn, jobs, last, word)
+        if bulk is None:
             ids = await statements.copy_async(conn, schema, jobs)
             if ids is not None:
                 return [Enqueued(job_id, True) for job_id in ids]
-            documents = _parts(jobs, _asked(word))
-        return await statements.many_async(
-            conn, schema, documents, undoable=word == "raise", judge=lambda answers: _judge(jobs, word, answers)
-        )
+            bulk = _of_parts(jobs, last, word)
+        return await statements.many_async(conn, schema, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
 
 def _one_theirs(theirs: Adapter, schema: str, job: NewJob, word: str) -> Enqueued:
@@ -230,40 +300,52 @@ async def _one_theirs_async(theirs: Adapter, schema: str, job: NewJob, word: str
         return _judge([job], word, [answer])[0]
 
 
-def _many_theirs(theirs: Adapter, schema: str, jobs: list[NewJob], word: str) -> list[Enqueued]:
-    if not jobs:
+def _many_theirs(theirs: Adapter, schema: str, jobs: list[NewJob], last: NewJob | None, word: str) -> list[Enqueued]:
+    if not jobs and last is None:
         return []
-    with sending(jobs) as span:
-        carried = span.carried(jobs)
-        documents = _parts(carried, _asked(word), PART_BYTES)
-        return theirs.run(lambda is_open: _many_steps(schema, carried, word, documents, is_open))
+    with sending(_all(jobs, last)) as span:
+        jobs, last = _carried(span, jobs, last)
+        bulk = _of_parts(jobs, last, word, PART_BYTES)
+        return theirs.run(lambda is_open: _many_steps(schema, _all(jobs, last), word, bulk, is_open))
 
 
-async def _many_theirs_async(theirs: Adapter, schema: str, jobs: list[NewJob], word: str) -> list[Enqueued]:
-    if not jobs:
+async def _many_theirs_async(
+    theirs: Adapter, schema: str, jobs: list[NewJob], last: NewJob | None, word: str
+) -> list[Enqueued]:
+    if not jobs and last is None:
         return []
-    with sending(jobs) as span:
-        carried = span.carried(jobs)
-        documents = _parts(carried, _asked(word), PART_BYTES)
-        return await theirs.run_async(lambda is_open: _many_steps(schema, carried, word, documents, is_open))
+    with sending(_all(jobs, last)) as span:
+        jobs, last = _carried(span, jobs, last)
+        bulk = _of_parts(jobs, last, word, PART_BYTES)
+        return await theirs.run_async(lambda is_open: _many_steps(schema, _all(jobs, last), word, bulk, is_open))
 
 
 def _one_steps(schema: str, job: NewJob, word: str) -> Steps[Answer]:
-    return steps.one(schema, statements.ONE, statements.parameters(job, _asked(word)), statements.answer)
+    question = statements.question([job], _asked(word))
+    if question is not None:
+        statements.refuse((yield from steps.asked(schema, statements.ASK, (question,))), ("",))
+    text, args = statements.single(job, _asked(word))
+    return (yield from steps.one(schema, text, args, statements.answer))
 
 
-def _many_steps(
-    schema: str, jobs: list[NewJob], word: str, documents: list[str], is_open: bool
-) -> Steps[list[Enqueued]]:
-    return steps.many(
+def _many_steps(schema: str, jobs: list[NewJob], word: str, bulk: Bulk, is_open: bool) -> Steps[list[Enqueued]]:
+    if bulk.question is not None:
+        statements.refuse((yield from steps.asked(schema, statements.ASK, (bulk.question,))), bulk.fields)
+
+    def last(answers: list[Answer]) -> tuple[str, tuple[Any, ...]]:
+        return statements.LAST, (bulk.last, statements.id_array(answers))
+
+    result: list[Enqueued] = yield from steps.many(
         schema,
         statements.MANY,
-        documents,
+        bulk.documents,
         statements.answer,
         lambda answers: _judge(jobs, word, answers),
-        undoable=word == "raise",
+        undoable=bulk.undoable,
         in_transaction=is_open,
+        last=None if bulk.last is None else last,
     )
+    return result
 
 
 def _judge(jobs: Sequence[NewJob], word: str, answers: Sequence[Answer]) -> list[Enqueued]:
@@ -281,13 +363,35 @@ def _asked(word: str) -> str:
     return "skip" if word == "raise" else word
 
 
-def _documents(conn: SyncConn | AsyncConn, jobs: Sequence[NewJob], asked: str) -> list[str] | None:
-    """The bulk as JSON arrays, or None when it goes by COPY if the role may."""
-    plain = all(job.unique_key is None for job in jobs)
-    if len(jobs) > COPY_ABOVE and plain and not statements.in_pipeline(conn):
+def _all(jobs: list[NewJob], last: NewJob | None) -> list[NewJob]:
+    return jobs if last is None else [*jobs, last]
+
+
+def _carried(span: Sending, jobs: list[NewJob], last: NewJob | None) -> tuple[list[NewJob], NewJob | None]:
+    carried = span.carried(_all(jobs, last))
+    return (carried, None) if last is None else (carried[:-1], carried[-1])
+
+
+def _of_statements(conn: SyncConn | AsyncConn, jobs: list[NewJob], last: NewJob | None, word: str) -> Bulk | None:
+    """The bulk as statements, or None when it goes by COPY if the role may."""
+    copies = last is None and all(job.plain for job in jobs) and not statements.in_pipeline(conn)
+    if copies and len(jobs) > COPY_ABOVE:
         return None
-    parts = _parts(jobs, asked)
-    return None if len(parts) > 1 and plain and not statements.in_pipeline(conn) else parts
+    bulk = _of_parts(jobs, last, word)
+    return None if copies and len(bulk.documents) > 1 else bulk
+
+
+def _of_parts(jobs: list[NewJob], last: NewJob | None, word: str, most: int = MAX_DOCUMENT_BYTES) -> Bulk:
+    """The bulk as statements of about *most* bytes."""
+    asked = _asked(word)
+    question = statements.question(_all(jobs, last), asked)
+    return statements.Bulk(
+        documents=_parts(jobs, asked, most),
+        question=question,
+        fields=() if question is None else [*(f"jobs[{index}]." for index in range(len(jobs))), "then."],
+        last=None if last is None else last.element(asked),
+        undoable=word == "raise",
+    )
 
 
 def _parts(jobs: Sequence[NewJob], asked: str, most: int = MAX_DOCUMENT_BYTES) -> list[str]:
@@ -306,6 +410,8 @@ def _parts(jobs: Sequence[NewJob], asked: str, most: int = MAX_DOCUMENT_BYTES) -
         parts[-1].append(element)
         size += length
         total += length
+    if not parts[-1]:
+        return []
     if len(parts) > 1 and keyed:
         raise InvalidJob(
             "jobs", f"are {total} bytes in one bulk, the limit is {MAX_DOCUMENT_BYTES}: send them in parts"

@@ -87,6 +87,7 @@ class Entry(NamedTuple):
     max_attempts: int
     max_crashes: int
     unique_key: str | None
+    options: str = "{}"  # JSON text: what else its jobs are added with, as enqueue_many takes it
 
 
 class Due(NamedTuple):

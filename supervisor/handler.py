@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
@@ -45,6 +46,17 @@ from supervisor.backoff import Backoff, BackoffFunction
 from supervisor.context import Job, JobTransaction, RunServices
 from supervisor.cron import Cron, Entry, check_missed
 from supervisor.errors import InvalidHandler, InvalidJob, InvalidSchedule
+from supervisor.keys import (
+    Enqueued,
+    OnDead,
+    Seconds,
+    State,
+    check_each,
+    check_int,
+    check_more,
+    check_seconds,
+    that_belong,
+)
 from supervisor.newjob import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_CRASHES,
@@ -53,14 +65,12 @@ from supervisor.newjob import (
     MAX_TIMEOUT_S,
     MAX_TRIES,
     MIN_PRIORITY,
-    Enqueued,
     EnqueueOptions,
     NewJob,
-    check_int,
-    check_seconds,
     job_options,
 )
 from supervisor.payload import JsonText, check_key, check_name, check_text
+from supervisor.returns import DEFAULT_MAX_BYTES, MAX_KEPT_S, MOST_BYTES, Returns
 from supervisor.signature import read
 
 if TYPE_CHECKING:
@@ -161,7 +171,12 @@ class BoundHandler(Generic[P]):
             "max_crashes": owner.max_crashes,
             "unique_key": owner.unique_key,
         }
-        options.update(job_options(self._options))
+        chosen = job_options(self._options)
+        if owner.more:
+            options.update(
+                that_belong(owner.more, chosen if owner.unique_key is None else {"unique_key": "", **chosen})
+            )
+        options.update(chosen)
         return NewJob(owner.kind, owner.signature.encode(payload), **options)
 
 
@@ -178,6 +193,8 @@ class Handler(BoundHandler[P]):
         model: The pydantic model of its payload.
         module: Where it was declared.
         entries: Its cron entries.
+        returns: How what it returns is stored; None when it is not.
+        more: Its keys and limits that were given, as they are stored.
     """
 
     def __init__(
@@ -194,7 +211,10 @@ class Handler(BoundHandler[P]):
         backoff: Backoff | BackoffFunction | None,
         aliases: Iterable[str],
         unique_key: str | None,
+        more: Mapping[str, Any],
         cron: Sequence[Cron],
+        result_for: timedelta | float | None = None,
+        max_result_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         super().__init__(self, EnqueueOptions())
         self.fn = fn
@@ -213,15 +233,20 @@ class Handler(BoundHandler[P]):
             self.timeout = None if timeout is None else check_seconds("timeout", timeout, MAX_TIMEOUT_S)
             self.kill_after = check_seconds("kill_after", kill_after, _MAX_KILL_AFTER_S, zero=True)
             self.unique_key = None if unique_key is None else check_key("unique_key", unique_key)
+            self.more = check_each(more)
+            # Keys of its own have all that they need; limits may wait for a key that a job is given.
+            own = that_belong(self.more, {"unique_key": unique_key})
+            check_more(own, unique_key)
         except InvalidJob as error:
             raise InvalidHandler(str(kind), f"{error.field}: {error.reason}") from None
         if backoff is not None and not isinstance(backoff, Backoff) and not callable(backoff):
             raise InvalidHandler(kind, f"backoff must be a Backoff or a function, not {type(backoff).__name__}")
         self.backoff = backoff
         self.signature = read(kind, fn)
-        self.entries = self._entries(cron)
+        self.returns = _returns(kind, fn, result_for, max_result_bytes)
+        self.entries = self._entries(cron, json.dumps(own))
 
-    def _entries(self, cron: Sequence[Cron]) -> tuple[Entry, ...]:
+    def _entries(self, cron: Sequence[Cron], options: str) -> tuple[Entry, ...]:
         """*cron* as stored: names and payloads are checked against this handler."""
         if len(cron) > _MAX_ENTRIES:
             raise InvalidHandler(self.kind, f"cron: has {len(cron)} entries, the limit is {_MAX_ENTRIES}")
@@ -243,7 +268,7 @@ class Handler(BoundHandler[P]):
                 ) from None
             made[name] = Entry(
                 name, self.kind, one.expression, one.tz, check_missed(one.missed), payload,
-                self.queue, self.priority, self.max_attempts, self.max_crashes, self.unique_key,
+                self.queue, self.priority, self.max_attempts, self.max_crashes, self.unique_key, options,
             )  # fmt: skip
         return tuple(made.values())
 
@@ -296,10 +321,21 @@ def handler(
     backoff: Backoff | BackoffFunction | None = None,
     aliases: Iterable[str] = (),
     unique_key: str | None = None,
+    unique_for: Seconds | None = None,
+    unique_states: Iterable[State] | None = None,
+    ordering_key: str | None = None,
+    on_dead: OnDead | None = None,
+    concurrency_key: str | None = None,
+    concurrency_limit: int | None = None,
+    rate_key: str | None = None,
+    rate_limit: int | None = None,
+    rate_period: Seconds | None = None,
     cron: str | Cron | Sequence[Cron] | None = None,
     tz: str | None = None,
     missed: Literal["skip", "once"] | int | None = None,
     payload: Mapping[str, Any] | None = None,
+    result_for: timedelta | float | None = None,
+    max_result_bytes: int = DEFAULT_MAX_BYTES,
 ) -> HandlerDecorator:
     """Declare a function, `def` or `async def` with typed parameters, as the handler of *kind*.
 
@@ -319,12 +355,18 @@ def handler(
         aliases: Former kinds; stored jobs under them run here too.
         unique_key: A fixed key for all its jobs: at most one is queued or running. Keys that depend on
             arguments are given by `.at(unique_key=...)`.
+        unique_for, unique_states, ordering_key, on_dead, concurrency_key, concurrency_limit, rate_key, rate_limit,
+            rate_period: As of an enqueue (EnqueueOptions), for all its jobs. Without a key here, what belongs to
+            it counts for the jobs that are given one by `.at(concurrency_key=...)`.
         cron: When a job of it is added by itself: an expression of five fields, or six with a second before
             them; a Cron, or several with names. One job per tick, whatever the number of supervisors.
         tz: The time zone of that expression, UTC unless given.
         missed: What becomes of its ticks that nobody fired in time: "skip", "once" (the default), or how
             many of the newest are fired at most, up to 1,000.
         payload: The arguments of its jobs.
+        result_for: Keep what it returns for so long (seconds or a timedelta), as JSON by its return annotation:
+            `await job.result(conn)` answers it. None keeps nothing.
+        max_result_bytes: The most bytes of JSON that a result may have; one that has more makes its job dead.
 
     Raises:
         InvalidHandler: the function or an option cannot be used, or another function has the kind.
@@ -332,6 +374,17 @@ def handler(
     if callable(kind):
         raise InvalidHandler(getattr(kind, "__name__", "?"), 'give it a name: @handler("some.kind")')
     entries = _cron(kind, cron, {"tz": tz, "missed": missed, "payload": payload})
+    more = {
+        "unique_for": unique_for,
+        "unique_states": unique_states,
+        "ordering_key": ordering_key,
+        "on_dead": on_dead,
+        "concurrency_key": concurrency_key,
+        "concurrency_limit": concurrency_limit,
+        "rate_key": rate_key,
+        "rate_limit": rate_limit,
+        "rate_period": rate_period,
+    }
 
     def declare(fn: Callable[..., Any]) -> Handler[Any]:
         if not (inspect.isfunction(fn) or inspect.ismethod(fn)):
@@ -350,7 +403,10 @@ def handler(
             backoff=backoff,
             aliases=aliases,
             unique_key=unique_key,
+            more=more,
             cron=entries,
+            result_for=result_for,
+            max_result_bytes=max_result_bytes,
         )
         _register(made)
         return made
@@ -373,6 +429,17 @@ def _cron(kind: str, cron: object, options: Mapping[str, Any]) -> tuple[Cron, ..
         return (Cron(cron, **given),)
     except InvalidSchedule as error:
         raise InvalidHandler(kind, f"{error.field}: {error.reason}") from None
+
+
+def _returns(kind: str, fn: Callable[..., Any], result_for: object, max_bytes: object) -> Returns | None:
+    if result_for is None:
+        return None
+    try:
+        kept_s = check_seconds("result_for", result_for, MAX_KEPT_S)
+        most = check_int("max_result_bytes", max_bytes, 1, MOST_BYTES)
+    except InvalidJob as error:
+        raise InvalidHandler(kind, f"{error.field}: {error.reason}") from None
+    return Returns(kind, fn, kept_s=kept_s, max_bytes=most)
 
 
 def _register(new: Handler[Any]) -> None:

@@ -8,23 +8,33 @@ Always true: a NewJob that exists can be stored: names, numbers, times and JSON
 were checked when it was made, so no statement fails for its sake. The checks
 never touch the database.
 
-Elsewhere: what JSON and names may be (payload.py); sending it (client.py).
+Elsewhere: what JSON and names may be (payload.py); keys, limits and parents (keys.py); sending it (client.py).
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from supervisor.errors import InvalidJob
+from supervisor.keys import (
+    MAX_DELAY_S,
+    MORE,
+    AfterFailed,
+    Enqueued,
+    OnDead,
+    Seconds,
+    State,
+    check_int,
+    check_more,
+    check_seconds,
+)
 from supervisor.payload import EMPTY, JsonText, check_json, check_key, check_name, encode, encode_headers
 
-Seconds: TypeAlias = "timedelta | float"
 OnConflict: TypeAlias = Literal["skip", "replace", "raise"]
 
 DEFAULT_QUEUE: Final = "default"
@@ -36,20 +46,7 @@ MIN_PRIORITY: Final = -100
 MAX_PRIORITY: Final = 100
 MAX_TRIES: Final = 32_767
 MAX_TIMEOUT_S: Final = 366 * 86_400.0
-MAX_DELAY_S: Final = 3_660 * 86_400.0
 _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)  # what every time zone can show; the table's bound too
-
-
-class Enqueued(NamedTuple):
-    """The answer to an enqueue.
-
-    Attributes:
-        id: The job that stands for the call.
-        created: False when a living job already held the unique key; *id* is that job.
-    """
-
-    id: int
-    created: bool
 
 
 class JobOptions(TypedDict, total=False):
@@ -58,6 +55,16 @@ class JobOptions(TypedDict, total=False):
     queue, unique_key: texts. priority: -100..100, smaller runs sooner. run_at: an aware datetime,
     or in_: seconds or a timedelta from now; a past time means now. max_attempts, max_crashes: 1 or
     more. timeout: seconds or a timedelta. headers: a mapping kept beside the payload.
+    unique_states: the states in which a job has its unique_key, of queued, running, done, dead and
+    cancelled; the first two if not given, with unique_for the first three. unique_for: seconds or a
+    timedelta, from the enqueue, for which an ended job has it.
+
+    Jobs with these wait their turn without being in others' way (docs/order.md): ordering_key: one at a
+    time, in the order they were enqueued; on_dead: "next", or "hold" those behind a dead one.
+    concurrency_key and concurrency_limit: so many at a time. rate_key, rate_limit and rate_period, in
+    seconds or as a timedelta: so many starts in a period, evenly; one per 20 ms at most. after: answers
+    of enqueues, or ids, of up to 1,000 jobs that must be done first; after_failed: what when one of them
+    is dead or cancelled: "hold" (wait for its retry), "cancel" or "run".
     """
 
     queue: str | None
@@ -69,13 +76,24 @@ class JobOptions(TypedDict, total=False):
     timeout: Seconds | None
     unique_key: str | None
     headers: Mapping[str, Any] | None
+    unique_for: Seconds | None
+    unique_states: Iterable[State] | None
+    ordering_key: str | None
+    on_dead: OnDead | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    rate_key: str | None
+    rate_limit: int | None
+    rate_period: Seconds | None
+    after: Iterable[Enqueued | int] | None
+    after_failed: AfterFailed | None
 
 
 class EnqueueOptions(JobOptions, total=False):
     """JobOptions, and how to send it.
 
-    on_conflict: what happens when a living job holds the unique key: "skip" keeps that job, "replace"
-    gives a queued one the new content (a running one is kept), "raise" raises UniqueConflict.
+    on_conflict: what happens when another job holds the unique key: "skip" keeps that job, "replace"
+    gives a queued one the new content (a running or ended one is kept), "raise" raises UniqueConflict.
     schema: where the queue lives; SUPERVISOR_SCHEMA or "supervisor" when not given.
     """
 
@@ -108,6 +126,17 @@ class NewJob:
     timeout: Seconds | None = field(default=None, kw_only=True)
     unique_key: str | None = field(default=None, kw_only=True)
     headers: Mapping[str, Any] | None = field(default=None, kw_only=True, repr=False)
+    unique_for: Seconds | None = field(default=None, kw_only=True)
+    unique_states: Iterable[State] | None = field(default=None, kw_only=True)
+    ordering_key: str | None = field(default=None, kw_only=True)
+    on_dead: OnDead | None = field(default=None, kw_only=True)
+    concurrency_key: str | None = field(default=None, kw_only=True)
+    concurrency_limit: int | None = field(default=None, kw_only=True)
+    rate_key: str | None = field(default=None, kw_only=True)
+    rate_limit: int | None = field(default=None, kw_only=True)
+    rate_period: Seconds | None = field(default=None, kw_only=True)
+    after: Iterable[Enqueued | int] | None = field(default=None, kw_only=True)
+    after_failed: AfterFailed | None = field(default=None, kw_only=True)
 
     #: As stored. Taken once, so that what the caller does to the mapping later changes nothing.
     payload_json: JsonText = field(init=False, repr=False, compare=False)
@@ -115,6 +144,8 @@ class NewJob:
     run_at_text: str | None = field(init=False, repr=False, compare=False)
     delay_s: float | None = field(init=False, repr=False, compare=False)
     timeout_s: float | None = field(init=False, repr=False, compare=False)
+    #: What of unique_for and below was chosen, as enqueue_many takes it.
+    more: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_name("kind", self.kind)
@@ -134,6 +165,12 @@ class NewJob:
         derive(
             self, "timeout_s", None if self.timeout is None else check_seconds("timeout", self.timeout, MAX_TIMEOUT_S)
         )
+        derive(self, "more", check_more({name: getattr(self, name) for name in MORE}, self.unique_key))
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but a row of its own is needed for it: no key, no parents."""
+        return self.unique_key is None and not self.more
 
     def with_headers(self, more: Mapping[str, str]) -> NewJob:
         """This job with *more* headers; as it is when it names one of them itself, or they would not fit."""
@@ -159,6 +196,7 @@ class NewJob:
         }
         optional = {"run_at": self.run_at_text, "delay": self.delay_s, "timeout": self.timeout_s}
         named.update({name: value for name, value in optional.items() if value is not None})
+        named.update(self.more)
         if self.unique_key is not None:
             named["unique_key"] = self.unique_key
             named["on_conflict"] = on_conflict
@@ -190,22 +228,3 @@ def job_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """What *options* choose for the job itself; an unknown name stays, for NewJob to refuse."""
     sending = ("on_conflict", "schema")
     return {name: value for name, value in options.items() if value is not None and name not in sending}
-
-
-def check_int(name: str, value: object, least: int, most: int) -> int:
-    """*value* as a whole number between *least* and *most*."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidJob(name, f"must be a whole number, not {type(value).__name__}")
-    if not least <= value <= most:
-        raise InvalidJob(name, f"must be between {least} and {most}")
-    return value
-
-
-def check_seconds(name: str, value: object, most: float, *, zero: bool = False) -> float:
-    """*value*, seconds or a timedelta, as seconds up to *most*; 0 only where *zero* says so."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidJob(name, f"must be seconds or a timedelta, not {type(value).__name__}")
-    if not math.isfinite(seconds) or seconds > most or seconds < 0 or (seconds == 0 and not zero):
-        raise InvalidJob(name, f"must be {'0 or more' if zero else 'more than 0'} and at most {most:g} seconds")
-    return float(seconds)

@@ -27,7 +27,7 @@ from supervisor.db import enqueue, queues
 from supervisor.db.queues import QueueSettings
 from supervisor.db.statements import check_schema
 from supervisor.errors import InvalidJob, InvalidQueue, SettingsInvalid
-from supervisor.newjob import check_int
+from supervisor.keys import check_int
 from supervisor.payload import check_name, check_text
 from supervisor.wording import PERIODS
 

@@ -1,9 +1,12 @@
 """Sending checked jobs on a connection that belongs to the caller.
 
     one    select ... enqueue(...)              one round trip
-    many   select ... enqueue_many(jsonb)       one statement, unique keys included
-    copy   reserve ids, then COPY               thousands of jobs without unique keys, for a role that may insert
-                                                rows itself; others (producers) send them by `many`
+    many   select ... enqueue_many(jsonb)       one statement, keys included; of a batch, then its last job
+    copy   reserve ids, then COPY               thousands of plain jobs, for a role that may insert rows itself;
+                                                others (producers) send them by `many`
+
+Parents (after) are asked for first, in a statement of their own: only the database knows them, and an error of its
+would abort the caller's transaction.
 
 Always true: the caller's connection is used and left as it was. Nothing is
 committed, rolled back or closed; its row factory, cursor factory and prepared
@@ -16,6 +19,7 @@ Elsewhere: checking (supervisor/newjob.py); who calls this (supervisor/client.py
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -27,7 +31,7 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, errors, pq
 from psycopg.rows import tuple_row
 
 from supervisor.db.statements import render
-from supervisor.errors import SchemaMissing
+from supervisor.errors import InvalidJob, SchemaMissing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,6 +51,23 @@ select id, created
        timeout => make_interval(secs => %s::float8), unique_key => %s::text, on_conflict => %s::text,
        headers => %s::jsonb)
 """
+
+# Apart, so that plain jobs are sent as before, to older schemas too.
+ONE_MORE: Final = f"""
+{ONE.strip().removesuffix(")")},
+       ordering_key => %s::text, on_dead => %s::text, concurrency_key => %s::text, concurrency_limit => %s::int,
+       rate_key => %s::text, rate_limit => %s::int, rate_period => make_interval(secs => %s::float8),
+       after => %s::bigint[], after_failed => %s::text, unique_for => make_interval(secs => %s::float8),
+       unique_states => %s::text[])
+"""
+_MORE: Final = (
+    "ordering_key", "on_dead", "concurrency_key", "concurrency_limit", "rate_key", "rate_limit", "rate_period",
+    "after", "after_failed", "unique_for", "unique_states",
+)  # fmt: skip
+
+LAST: Final = "select id, created from {schema}.enqueue_batch('[]', %s::jsonb, %s::bigint[])"
+
+ASK: Final = "select ord, problem from {schema}.after_problem(%s::jsonb) limit 1"
 
 MANY: Final = "select id, created from {schema}.enqueue_many(%s::jsonb) order by ord"
 
@@ -87,10 +108,38 @@ def in_pipeline(conn: SyncConn | AsyncConn) -> bool:
     return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
 
 
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """What is sent for many jobs, all or none.
+
+    Attributes:
+        documents: The jobs, as JSON arrays.
+        question: What is asked of their parents before; None if they have none.
+        fields: What a job is called in errors, by its place in the question.
+        last: The job that comes after all of them, as a JSON object; None if there is none.
+        undoable: Whether an exception of whoever judges the answers takes the jobs back, and only them.
+    """
+
+    documents: Sequence[str]
+    question: str | None
+    fields: Sequence[str]
+    last: str | None
+    undoable: bool
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a savepoint is needed around it."""
+        return self.undoable or self.last is not None or len(self.documents) > 1
+
+
 def one(conn: SyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
     """Add one job; (id, created)."""
     with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
-        cur.execute(query_for(ONE, schema), parameters(job, on_conflict), prepare=False)
+        asked = question([job], on_conflict)
+        if asked is not None:
+            refuse(cur.execute(query_for(ASK, schema), (asked,), prepare=False).fetchall(), ("",))
+        text, args = single(job, on_conflict)
+        cur.execute(query_for(text, schema), args, prepare=False)
         return answer(cur.fetchone())
 
 
@@ -98,54 +147,66 @@ async def one_async(conn: AsyncConn, schema: str, job: NewJob, on_conflict: str)
     """As `one`."""
     with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            await cur.execute(query_for(ONE, schema), parameters(job, on_conflict), prepare=False)
+            asked = question([job], on_conflict)
+            if asked is not None:
+                await cur.execute(query_for(ASK, schema), (asked,), prepare=False)
+                refuse(await cur.fetchall(), ("",))
+            text, args = single(job, on_conflict)
+            await cur.execute(query_for(text, schema), args, prepare=False)
             return answer(await cur.fetchone())
 
 
-def many(
-    conn: SyncConn, schema: str, documents: Sequence[str], *, undoable: bool, judge: Callable[[list[Answer]], T]
-) -> T:
-    """Add the jobs of the JSON arrays *documents*; *judge* makes the result of the (id, created) in their order.
+def many(conn: SyncConn, schema: str, bulk: Bulk, judge: Callable[[list[Answer]], T]) -> T:
+    """Add the jobs of *bulk*; *judge* makes the result of the (id, created) in their order, the last job's last.
 
-    All or none. With *undoable*, an exception of *judge* takes the jobs back, and only them.
+    All or none. Where it is undoable, an exception of *judge* takes the jobs back, and only them.
     """
     with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
 
         def send() -> T:
             answers: list[Answer] = []
-            for document in documents:
+            for document in bulk.documents:
                 cur.execute(query_for(MANY, schema), (document,), prepare=False)
                 answers += [answer(row) for row in cur.fetchall()]
+            if bulk.last is not None:
+                cur.execute(query_for(LAST, schema), (bulk.last, id_array(answers)), prepare=False)
+                answers.append(answer(cur.fetchone()))
             return judge(answers)
 
-        if not undoable and len(documents) == 1:
+        if bulk.question is not None:
+            refuse(cur.execute(query_for(ASK, schema), (bulk.question,), prepare=False).fetchall(), bulk.fields)
+        if not bulk.guarded:
             return send()
         with savepoint(conn, cur):
             return send()
 
 
-async def many_async(
-    conn: AsyncConn, schema: str, documents: Sequence[str], *, undoable: bool, judge: Callable[[list[Answer]], T]
-) -> T:
+async def many_async(conn: AsyncConn, schema: str, bulk: Bulk, judge: Callable[[list[Answer]], T]) -> T:
     """As `many`."""
     with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
 
             async def send() -> T:
                 answers: list[Answer] = []
-                for document in documents:
+                for document in bulk.documents:
                     await cur.execute(query_for(MANY, schema), (document,), prepare=False)
                     answers += [answer(row) for row in await cur.fetchall()]
+                if bulk.last is not None:
+                    await cur.execute(query_for(LAST, schema), (bulk.last, id_array(answers)), prepare=False)
+                    answers.append(answer(await cur.fetchone()))
                 return judge(answers)
 
-            if not undoable and len(documents) == 1:
+            if bulk.question is not None:
+                await cur.execute(query_for(ASK, schema), (bulk.question,), prepare=False)
+                refuse(await cur.fetchall(), bulk.fields)
+            if not bulk.guarded:
                 return await send()
             async with savepoint_async(conn, cur):
                 return await send()
 
 
 def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | None:
-    """Add *jobs*, none with a unique key, by COPY; their ids in order. None: this role may not, nothing was done."""
+    """Add *jobs*, plain ones, by COPY; their ids in order. None: this role may not, nothing was done."""
     with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
         cur.execute(query_for(_RESERVE, schema), (len(jobs),), prepare=False)
         reserved = _Reserved.of(cur.fetchall())
@@ -210,7 +271,7 @@ def _at(microseconds: int) -> str:
 
 
 def parameters(job: NewJob, on_conflict: str) -> tuple[object, ...]:
-    """The arguments of ONE."""
+    """The arguments of ONE, and the first ones of ONE_MORE."""
     return (
         job.kind,
         job.payload_json,
@@ -225,6 +286,48 @@ def parameters(job: NewJob, on_conflict: str) -> tuple[object, ...]:
         on_conflict,
         job.headers_json,
     )
+
+
+def single(job: NewJob, on_conflict: str) -> tuple[str, tuple[object, ...]]:
+    """The statement that adds one job, ONE or ONE_MORE, and its arguments: texts and numbers."""
+    args = parameters(job, on_conflict)
+    if not job.more:
+        return ONE, args
+    more = {name: _literal(value) if isinstance(value, list) else value for name, value in job.more.items()}
+    return ONE_MORE, args + tuple(more.get(name, _USUAL.get(name)) for name in _MORE)
+
+
+_USUAL: Final = {"on_dead": "next", "after_failed": "hold"}
+
+
+def question(jobs: Sequence[NewJob], on_conflict: str) -> str | None:
+    """What ASK is asked of the parents of *jobs*; None when none has any."""
+    if not any("after" in job.more for job in jobs):
+        return None
+    return json.dumps(
+        [
+            {"after": job.more["after"], "unique_key": job.unique_key, "on_conflict": on_conflict}
+            if "after" in job.more
+            else {}
+            for job in jobs
+        ]
+    )
+
+
+def refuse(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> None:
+    """Raise InvalidJob for the first of what ASK has answered."""
+    for row in rows:
+        field, _, reason = str(row[1]).partition(": ")
+        raise InvalidJob(f"{fields[int(row[0]) - 1]}{field}", reason)
+
+
+def id_array(answers: Sequence[Answer]) -> str:
+    """The ids of *answers* as the text of an array."""
+    return _literal([job_id for job_id, _ in answers])
+
+
+def _literal(values: Sequence[int | str]) -> str:
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 def answer(row: Sequence[Any] | None) -> Answer:

@@ -93,7 +93,10 @@ async def declare(
     conn: AsyncConnection, schema: str, kinds: Sequence[str], entries: Iterable[Entry], *, ttl_s: float
 ) -> list[str] | None:
     """Say what runs here; the names of entries that changed by it. None: somebody else is at it, try again."""
-    documents = [{**entry._asdict(), "payload": json.loads(entry.payload)} for entry in entries]
+    documents = [
+        {**entry._asdict(), "payload": json.loads(entry.payload), "options": json.loads(entry.options)}
+        for entry in entries
+    ]
     async with AsyncCursor(conn, row_factory=tuple_row) as cur:
         await cur.execute(
             statement("declare_schedules", schema),

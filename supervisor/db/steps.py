@@ -28,7 +28,7 @@ Row: TypeAlias = "Sequence[Any]"
 
 #: invalid_schema_name, undefined_function, undefined_table
 _NO_SCHEMA: Final = frozenset({"3F000", "42883", "42P01"})
-_BY_TEXT: Final = re.compile(r"%s::(jsonb|timestamptz|uuid)\b")
+_BY_TEXT: Final = re.compile(r"%s::(jsonb|timestamptz|uuid|bigint\[\]|text\[\])")
 _MAX_CAUSES: Final = 5
 
 
@@ -52,6 +52,11 @@ class Step(NamedTuple):
 Steps: TypeAlias = "Generator[Step, list[Row], T]"
 
 
+def asked(schema: str, text: str, args: tuple[Any, ...]) -> Steps[list[Row]]:
+    """Send *text*; all its rows."""
+    return (yield from sent(schema, Step(_text(text, schema), args)))
+
+
 def one(schema: str, text: str, args: tuple[Any, ...], read: Callable[[Row | None], T]) -> Steps[T]:
     """Send *text*, a statement with one row for answer."""
     rows = yield from sent(schema, Step(_text(text, schema), args))
@@ -67,13 +72,17 @@ def many(
     *,
     undoable: bool,
     in_transaction: bool,
+    last: Callable[[list[T]], tuple[str, tuple[Any, ...]]] | None = None,
 ) -> Steps[Any]:
     """Send *text* for each of *documents*, all or none; *judge* makes the result of all rows.
 
     With *undoable*, an exception of *judge* takes back what was sent, and only that. Where no transaction is open
     and one is needed for that, it is one of its own.
+
+    Args:
+        last: A statement that comes after them, and its arguments, made of their rows; it has one row.
     """
-    guarded = undoable or len(documents) > 1
+    guarded = undoable or last is not None or len(documents) > 1
     begin, commit, undo = _SAVEPOINT if in_transaction else _TRANSACTION
     if guarded:
         yield Step(begin)
@@ -81,6 +90,8 @@ def many(
         answers: list[T] = []
         for document in documents:
             answers += [read(row) for row in (yield from sent(schema, Step(_text(text, schema), (document,))))]
+        if last is not None:
+            answers.append((yield from one(schema, *last(answers), read)))
         result = judge(answers)
     except GeneratorExit:
         raise

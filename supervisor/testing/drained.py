@@ -23,7 +23,7 @@ from supervisor.backoff import Backoff
 from supervisor.client import queue_schema
 from supervisor.db import trial
 from supervisor.db.enqueue import is_async
-from supervisor.newjob import MAX_DELAY_S, check_int, check_seconds
+from supervisor.keys import MAX_DELAY_S, check_int, check_seconds
 from supervisor.outcome import Outcome
 from supervisor.payload import check_name
 from supervisor.testing.lines import line_of

@@ -12,7 +12,7 @@ from supervisor.backoff import Backoff
 from supervisor.db.jobs import ClaimedJob
 from supervisor.handler import BoundHandler
 from supervisor.job import Event, Status, apply
-from supervisor.newjob import check_int
+from supervisor.keys import check_int
 from supervisor.outcome import Outcome
 from supervisor.testing.perform import Performance
 from supervisor.testing.ran import Ran

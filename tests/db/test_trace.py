@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from supervisor import NewJob, enqueue, enqueue_many, trace
 from supervisor.errors import UniqueConflict
-from supervisor.newjob import Enqueued
+from supervisor.keys import Enqueued
 from tests.support.database import Database
 
 

@@ -72,7 +72,7 @@ def test_mypy_knows_each_handlers_parameters(tmp_path: Path) -> None:
         elif severity.strip() == "error":
             errors.add(int(number))
     for long, short in (
-        ("tuple[int, bool, fallback=supervisor.newjob.Enqueued]", "Enqueued"),
+        ("tuple[int, bool, fallback=supervisor.keys.Enqueued]", "Enqueued"),
         ("supervisor.handler.", ""),
     ):
         notes = [note.replace(long, short) for note in notes]

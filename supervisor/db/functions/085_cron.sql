@@ -126,23 +126,26 @@ begin
         -- One row per name, should two kinds have an entry of one name.
         select distinct on (d.name) d.* from jsonb_to_recordset(v_defined) as d (
             name text, kind text, cron text, tz text, missed integer, queue text, priority integer,
-            max_attempts integer, max_crashes integer, unique_key text, payload jsonb)
+            max_attempts integer, max_crashes integer, unique_key text, payload jsonb, options jsonb)
          order by d.name, d.kind),
     written as (
-        insert into {schema}.schedule as s (name, kind, cron, tz, missed, queue, priority, max_attempts, max_crashes, unique_key, payload)
-        select d.name, d.kind, d.cron, d.tz, d.missed, d.queue, d.priority, d.max_attempts, d.max_crashes, d.unique_key, d.payload
+        insert into {schema}.schedule as s (name, kind, cron, tz, missed, queue, priority, max_attempts, max_crashes, unique_key, payload,
+                                            options)
+        select d.name, d.kind, d.cron, d.tz, d.missed, d.queue, d.priority, d.max_attempts, d.max_crashes, d.unique_key, d.payload,
+               coalesce(d.options, '{}')
           from defined d
             on conflict (name) do update
            set kind = excluded.kind, cron = excluded.cron, tz = excluded.tz, missed = excluded.missed, queue = excluded.queue,
                priority = excluded.priority, max_attempts = excluded.max_attempts, max_crashes = excluded.max_crashes,
-               unique_key = excluded.unique_key, payload = excluded.payload, retired_at = null, updated_at = v_now,
+               unique_key = excluded.unique_key, payload = excluded.payload, options = excluded.options, retired_at = null, updated_at = v_now,
                revision = s.revision + 1,
                next_at = case when coalesce(s.set_cron, s.cron) = coalesce(s.set_cron, excluded.cron)
                                and coalesce(s.set_tz, s.tz) = coalesce(s.set_tz, excluded.tz) then s.next_at end
          where s.retired_at is not null
-            or (s.kind, s.cron, s.tz, s.missed, s.queue, s.priority, s.max_attempts, s.max_crashes, s.unique_key, s.payload)
+            or (s.kind, s.cron, s.tz, s.missed, s.queue, s.priority, s.max_attempts, s.max_crashes, s.unique_key, s.payload, s.options)
                is distinct from (excluded.kind, excluded.cron, excluded.tz, excluded.missed, excluded.queue, excluded.priority,
-                                 excluded.max_attempts, excluded.max_crashes, excluded.unique_key, excluded.payload)
+                                 excluded.max_attempts, excluded.max_crashes, excluded.unique_key, excluded.payload,
+                                 excluded.options)
         returning s.name)
     select coalesce(array_agg(w.name), '{}') into v_changed from written w;
     with retired as (
@@ -170,6 +173,14 @@ begin
 end
 $fn$;
 
+-- schedule_job: a job of an entry, as enqueue_many takes it, without headers. Internal.
+create or replace function {schema}.schedule_job(p_row {schema}.schedule) returns jsonb
+language sql immutable as $fn$
+    select p_row.options || jsonb_build_object(
+        'kind', p_row.kind, 'payload', p_row.payload, 'queue', p_row.queue, 'priority', p_row.priority,
+        'max_attempts', p_row.max_attempts, 'max_crashes', p_row.max_crashes, 'unique_key', p_row.unique_key)
+$fn$;
+
 -- fire_schedule: add the jobs of an entry's due ticks and move on to the next one, in one statement.
 --
 -- Params   revision, at: of the look that this was computed from. ticks: to be fired. skipped: due and not
@@ -195,10 +206,8 @@ begin
     end if;
     job := v_row.last_job;
     foreach v_tick in array p_ticks loop
-        select e.id into job from {schema}.enqueue(
-            v_row.kind, v_row.payload, queue => v_row.queue, priority => v_row.priority, max_attempts => v_row.max_attempts,
-            max_crashes => v_row.max_crashes, unique_key => v_row.unique_key,
-            headers => jsonb_build_object('schedule', p_name, 'tick', to_char(v_tick at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))) e;
+        select e.id into job from {schema}.enqueue_many(jsonb_build_array({schema}.schedule_job(v_row) || jsonb_build_object(
+            'headers', jsonb_build_object('schedule', p_name, 'tick', to_char(v_tick at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))))) e;
     end loop;
     update {schema}.schedule s
        set next_at = p_following, fired = s.fired + cardinality(p_ticks), skipped = s.skipped + p_skipped, problem = null,
@@ -272,10 +281,8 @@ begin
         raise exception 'name: schedule % is retired: no running supervisor has its handler', quote_literal(v_row.name)
             using errcode = '22023';
     end if;
-    return query select e.id, e.created from {schema}.enqueue(
-        v_row.kind, v_row.payload, queue => v_row.queue, priority => v_row.priority, max_attempts => v_row.max_attempts,
-        max_crashes => v_row.max_crashes, unique_key => v_row.unique_key,
-        headers => jsonb_build_object('schedule', v_row.name) || coalesce(jsonb_build_object('run_by', run_schedule.by), '{}')) e;
+    return query select e.id, e.created from {schema}.enqueue_many(jsonb_build_array({schema}.schedule_job(v_row) || jsonb_build_object(
+        'headers', jsonb_build_object('schedule', v_row.name) || coalesce(jsonb_build_object('run_by', run_schedule.by), '{}')))) e;
 end
 $fn$;
 
