@@ -16,15 +16,20 @@ Elsewhere: the services (supervisor/worker); how a run's end is judged (outcome.
 
 from __future__ import annotations
 
+import math
 from asyncio import CancelledError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from supervisor.db.enqueue import AsyncConn, SyncConn
+
+
+MAX_NOTE_CHARS: Final = 200
+_ROUNDING: Final = 1e-6
 
 
 class JobTransaction(Protocol):
@@ -52,6 +57,14 @@ class RunServices(Protocol):
 
     def transaction(self) -> JobTransaction:
         """A new transaction that finishes the job; the handler picks `with` or `async with`."""
+        ...
+
+    def progress(self, share: float, note: str | None) -> None:
+        """Keep it, to be stored soon; never waits."""
+        ...
+
+    def set_result(self, value: object) -> None:
+        """Keep *value* as the run's result."""
         ...
 
 
@@ -111,3 +124,35 @@ class Job:
         if self.services is None:
             raise RuntimeError(f"job {self.id} runs outside a worker: there is no transaction to finish it in")
         return self.services.transaction()
+
+    def progress(self, share: float, note: str | None = None) -> None:
+        """Say how far this run has come: *share* of it, 0..1, with a *note* for people.
+
+        Costs nothing to speak of, never waits, and may be called as often as one likes, from threads too: the
+        last word is stored once a second at most. It is shown while the job runs (`supervisor jobs show`, the
+        dashboard, the view `jobs`).
+
+        Raises:
+            ValueError: *share* is not a number of 0..1. A note is cut at 200 characters.
+        """
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise ValueError(f"progress must be a number of 0..1, not {type(share).__name__}")
+        if not math.isfinite(share) or not -_ROUNDING <= share <= 1 + _ROUNDING:
+            raise ValueError(f"progress must be a number of 0..1, not {share!r}")
+        if note is not None:
+            note = str(note).replace("\0", "").encode("utf-8", "replace").decode()
+            note = note if len(note) <= MAX_NOTE_CHARS else note[: MAX_NOTE_CHARS - 3] + "..."
+        if self.services is not None:
+            self.services.progress(min(1.0, max(0.0, float(share))), note)
+
+    def set_result(self, value: object) -> None:
+        """Make *value* the result of this run, for a handler that finishes in `job.transaction()`.
+
+        That transaction ends before the handler returns, so what it returns then comes too late. Elsewhere it is
+        the result when the handler returns None. Call it before the transaction ends; the last call counts.
+
+        Raises:
+            InvalidResult: the handler has no `result_for`, or the value cannot be stored.
+        """
+        if self.services is not None:
+            self.services.set_result(value)

@@ -9,7 +9,10 @@ secret, since errors travel to logs, to the database and to screens.
       InvalidSchedule, InvalidHandler   the program's input: nothing was sent, nothing is broken
       UniqueConflict                    the answer of the database to on_conflict="raise"
       UnknownKind, PayloadInvalid       a job this worker cannot run
+      InvalidResult                     what a handler returned cannot be stored
       IllegalMove, LeaseLost            a write that must not happen
+      JobUnknown, ResultGone, JobFailed,
+      JobCancelled, CannotWait          the answers to a wait for a result that there is none of
       DatabaseUnavailable               outside trouble: wait, or look there
       SessionClosed                     a worker that was taken for dead
       SchemaMissing, SchemaTooNew       the database and this release do not fit
@@ -144,6 +147,95 @@ class PayloadInvalid(SupervisorError):
 
     def __str__(self) -> str:
         return f"payload does not fit the handler of kind {self.kind!r}: {self.reason}"
+
+
+class InvalidResult(SupervisorError, ValueError):
+    """What a handler with `result_for` returned cannot be stored. Not caught, it makes the job dead at once."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind = kind
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the result of kind {self.kind!r} cannot be stored: {self.reason}"
+
+
+class JobUnknown(SupervisorError):
+    """No job has this id: it never was, its transaction did not commit, or nothing is kept of it any more."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id} is not known: its transaction was not committed, or it is past "
+            "SUPERVISOR_KEEP_HISTORY_DAYS (done) or SUPERVISOR_KEEP_DEAD_DAYS (dead, cancelled)"
+        )
+
+
+class ResultGone(JobUnknown):
+    """The job is done, and its result is not kept any more."""
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} is done, and its result is past its time: raise the handler's result_for"
+
+
+class JobFailed(SupervisorError):
+    """The job that was waited for is dead: it will not run again unless an operator retries it.
+
+    Attributes:
+        job_id: Its id.
+        reason: Why: attempts, crashes, payload, cancel (its handler raised Cancel), result, unknown_kind.
+        error: The text of its last error, many lines; None if there is none.
+        attempts: How often its handler failed.
+    """
+
+    def __init__(self, job_id: int, reason: str | None, error: str | None, attempts: int | None) -> None:
+        super().__init__(job_id, reason, error, attempts)
+        self.job_id = job_id
+        self.reason = reason
+        self.error = error
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        last = (self.error or "").strip().splitlines()
+        return f"job {self.job_id} is dead ({self.reason}, attempts: {self.attempts}){f': {last[0]}' if last else ''}"
+
+
+class JobCancelled(SupervisorError):
+    """The job that was waited for was cancelled.
+
+    Attributes:
+        job_id: Its id.
+        reason: Who or what: operator; parent (one that it was to come after is dead or cancelled).
+        error: The text of its last error, if there was one before.
+    """
+
+    def __init__(self, job_id: int, reason: str | None, error: str | None) -> None:
+        super().__init__(job_id, reason, error)
+        self.job_id = job_id
+        self.reason = reason
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} was cancelled ({self.reason})"
+
+
+class CannotWait(SupervisorError, ValueError):
+    """A result cannot be waited for like this: it would never come. Nothing was sent.
+
+    Attributes:
+        reason: Why, and what to do.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot wait for a result: {self.reason}"
 
 
 class IllegalMove(SupervisorError):

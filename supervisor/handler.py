@@ -70,6 +70,7 @@ from supervisor.newjob import (
     job_options,
 )
 from supervisor.payload import JsonText, check_key, check_name, check_text
+from supervisor.returns import DEFAULT_MAX_BYTES, MAX_KEPT_S, MOST_BYTES, Returns
 from supervisor.signature import read
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ class Handler(BoundHandler[P]):
         model: The pydantic model of its payload.
         module: Where it was declared.
         entries: Its cron entries.
+        returns: How what it returns is stored; None when it is not.
         more: Its keys and limits that were given, as they are stored.
     """
 
@@ -211,6 +213,8 @@ class Handler(BoundHandler[P]):
         unique_key: str | None,
         more: Mapping[str, Any],
         cron: Sequence[Cron],
+        result_for: timedelta | float | None = None,
+        max_result_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         super().__init__(self, EnqueueOptions())
         self.fn = fn
@@ -239,6 +243,7 @@ class Handler(BoundHandler[P]):
             raise InvalidHandler(kind, f"backoff must be a Backoff or a function, not {type(backoff).__name__}")
         self.backoff = backoff
         self.signature = read(kind, fn)
+        self.returns = _returns(kind, fn, result_for, max_result_bytes)
         self.entries = self._entries(cron, json.dumps(own))
 
     def _entries(self, cron: Sequence[Cron], options: str) -> tuple[Entry, ...]:
@@ -329,6 +334,8 @@ def handler(
     tz: str | None = None,
     missed: Literal["skip", "once"] | int | None = None,
     payload: Mapping[str, Any] | None = None,
+    result_for: timedelta | float | None = None,
+    max_result_bytes: int = DEFAULT_MAX_BYTES,
 ) -> HandlerDecorator:
     """Declare a function, `def` or `async def` with typed parameters, as the handler of *kind*.
 
@@ -357,6 +364,9 @@ def handler(
         missed: What becomes of its ticks that nobody fired in time: "skip", "once" (the default), or how
             many of the newest are fired at most, up to 1,000.
         payload: The arguments of its jobs.
+        result_for: Keep what it returns for so long (seconds or a timedelta), as JSON by its return annotation:
+            `await job.result(conn)` answers it. None keeps nothing.
+        max_result_bytes: The most bytes of JSON that a result may have; one that has more makes its job dead.
 
     Raises:
         InvalidHandler: the function or an option cannot be used, or another function has the kind.
@@ -395,6 +405,8 @@ def handler(
             unique_key=unique_key,
             more=more,
             cron=entries,
+            result_for=result_for,
+            max_result_bytes=max_result_bytes,
         )
         _register(made)
         return made
@@ -417,6 +429,17 @@ def _cron(kind: str, cron: object, options: Mapping[str, Any]) -> tuple[Cron, ..
         return (Cron(cron, **given),)
     except InvalidSchedule as error:
         raise InvalidHandler(kind, f"{error.field}: {error.reason}") from None
+
+
+def _returns(kind: str, fn: Callable[..., Any], result_for: object, max_bytes: object) -> Returns | None:
+    if result_for is None:
+        return None
+    try:
+        kept_s = check_seconds("result_for", result_for, MAX_KEPT_S)
+        most = check_int("max_result_bytes", max_bytes, 1, MOST_BYTES)
+    except InvalidJob as error:
+        raise InvalidHandler(kind, f"{error.field}: {error.reason}") from None
+    return Returns(kind, fn, kept_s=kept_s, max_bytes=most)
 
 
 def _register(new: Handler[Any]) -> None:

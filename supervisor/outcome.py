@@ -6,6 +6,7 @@
     raises Cancel            -> dead, reason "cancel"
     payload does not fit     -> dead, reason "payload"
     kind has no handler      -> unknown, back for workers that know it
+    returns what cannot be stored as its result -> dead, reason "result"
     raises anything else     -> failed, after the handler's backoff
 
 "Anything else" includes SystemExit, KeyboardInterrupt and CancelledError: a
@@ -29,7 +30,7 @@ from types import TracebackType
 from typing import Final
 
 from supervisor.dsn import mask
-from supervisor.errors import PayloadInvalid, UnknownKind
+from supervisor.errors import InvalidResult, PayloadInvalid, UnknownKind
 
 #: The most bytes of an error text that are kept, UTF-8.
 MAX_ERROR_BYTES: Final = 8192
@@ -100,7 +101,8 @@ class Outcome:
         event: An event word of the database's `settle` (job.SETTLE_EVENTS).
         error: A text for people, many lines; None when nothing went wrong.
         delay: Seconds until the next run, when the handler chose it.
-        reason: A word from a small fixed set: error, retry, timeout, cancel, payload, unknown_kind.
+        reason: A word from a small fixed set: error, retry, timeout, cancel, payload, result,
+            unknown_kind; of a done one result, when there is one to be stored.
     """
 
     event: str
@@ -112,6 +114,11 @@ class Outcome:
     def done(cls) -> Outcome:
         """The handler came back."""
         return _DONE
+
+    @classmethod
+    def kept(cls) -> Outcome:
+        """The handler came back with a result, which is to be stored with the end of the run."""
+        return _KEPT
 
     @classmethod
     def failed(cls, exc: BaseException, delay: float | None = None) -> Outcome:
@@ -136,6 +143,8 @@ class Outcome:
                 return cls("dead", _headline(exc), None, "cancel")
             if isinstance(exc, PayloadInvalid):
                 return cls("dead", _headline(exc), None, "payload")
+            if isinstance(exc, InvalidResult):
+                return cls("dead", _headline(exc), None, "result")
             if isinstance(exc, UnknownKind):
                 return cls("unknown", _headline(exc), None, "unknown_kind")
         except BaseException as broken:
@@ -144,6 +153,7 @@ class Outcome:
 
 
 _DONE: Final = Outcome("done")
+_KEPT: Final = Outcome("done", reason="result")
 
 
 def _error_text(exc: BaseException) -> str:

@@ -65,8 +65,13 @@ def encode(payload: Mapping[str, Any], *, field: str = "payload", max_bytes: int
     """
     if not isinstance(payload, Mapping):
         raise InvalidJob(field, f"must be a mapping of names to values, not {type(payload).__name__}")
+    return encode_value(payload, field=field, max_bytes=max_bytes)
+
+
+def encode_value(value: Any, *, field: str, max_bytes: int) -> JsonText:
+    """As `encode`, for any value that JSON knows and not only for a mapping."""
     try:
-        plain = _plain(payload, 1)
+        plain = _plain(value, 1)
     except _Refused as refused:
         raise InvalidJob(field + "".join(reversed(refused.path)), refused.reason) from None
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))

@@ -213,6 +213,49 @@ async def work(
     )
 
 
+async def finish_with_results(
+    conn: AsyncConnection, schema: str, *, session: int, kept: Sequence[tuple[Ack, str, float]], keep: int
+) -> set[int]:
+    """Acknowledge runs and keep their results (JSON text, seconds to keep it); the ids of those that counted.
+
+    Raises:
+        psycopg.Error QS001: the session is closed; nothing was acknowledged.
+    """
+    kept = list({one[0].id: one for one in sorted(kept, key=lambda one: one[0])}.values())
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(statement("finish_with_results", schema), with_results(session, kept, keep))
+        return {row[0] for row in await cur.fetchall()}
+
+
+def with_results(session: int, kept: Sequence[tuple[Ack, str, float]], keep: int) -> dict[str, object]:
+    """The parameters of finish_with_results."""
+    return {
+        "session": session,
+        "ids": numbers([ack.id for ack, _, _ in kept]),
+        "claims": numbers([ack.token for ack, _, _ in kept]),
+        "took": numbers([ack.took_s for ack, _, _ in kept]),
+        "keep": keep,
+        "results": texts(str(value) for _, value, _ in kept),
+        "for_s": numbers([kept_s for _, _, kept_s in kept]),
+    }
+
+
+async def say_progress(
+    conn: AsyncConnection, schema: str, *, session: int, words: Sequence[tuple[int, int, float, str | None]]
+) -> None:
+    """Keep what runs (id, token, share, note) say of themselves; those that are not held any more are left alone."""
+    await conn.execute(
+        statement("say_progress", schema),
+        {
+            "session": session,
+            "ids": numbers([word[0] for word in words]),
+            "claims": numbers([word[1] for word in words]),
+            "shares": numbers([word[2] for word in words]),
+            "notes": texts(word[3] for word in words),
+        },
+    )
+
+
 async def settle(
     conn: AsyncConnection,
     schema: str,

@@ -5,6 +5,7 @@ handler had returned. From that and from how the worker died follows, for each j
 
     entry      worker died by itself         killed by the parent, or interrupted
     returned   as the handler ended          as the handler ended
+      with a result: released, untouched     released, untouched    (what it returned has died with the worker)
     started    alone: crashed (charged)      its own deadline passed: failed (charged an attempt)
                several: suspect (each next   any other reason: interrupted (uncharged)
                runs alone, uncharged)
@@ -53,6 +54,8 @@ def judge(board: Snapshot, death: Death, *, base_s: float, cap_s: float) -> list
 
 
 def _outcome(entry: Entry, started: list[Entry], death: Death) -> Outcome:
+    if entry.phase is Phase.RETURNED and entry.event == "done" and entry.reason == "result":
+        return Outcome("released", reason="result_lost")
     if entry.phase is Phase.RETURNED:
         return Outcome(entry.event, entry.error, entry.delay, entry.reason)
     if entry.phase is not Phase.STARTED:

@@ -43,6 +43,13 @@ class Services:
         """What the surroundings of the run give."""
         return self.open_transaction(self.run)
 
+    def progress(self, share: float, note: str | None) -> None:
+        """Nobody looks."""
+
+    def set_result(self, value: object) -> None:
+        """Checked as in a worker."""
+        self.run.set_result(value)
+
 
 class Performance:
     """One run: `handler` is set when its kind is known, `outcome` of the run when it has ended.
@@ -107,7 +114,7 @@ class Performance:
             arguments = handler.bind(self.run.job.payload, self.run.context)
             if self._cancel:
                 self.run.stop("cancel")
-            handler.fn(**arguments)
+            self.run.returned(handler.fn(**arguments))  # what cannot be kept is refused as in a worker
         except BaseException as error:
             if self.run.context is not None:
                 _ = self.run.context.cancelled  # the timeout may have passed
@@ -123,7 +130,7 @@ class Performance:
 
         async def body() -> None:
             try:
-                await handler.fn(**handler.bind(run.job.payload, run.context))
+                run.returned(await handler.fn(**handler.bind(run.job.payload, run.context)))
             except BaseException as error:
                 self._ended(error)
             else:

@@ -64,8 +64,7 @@ class Calls:
             bind(run.log_fields)
             span = self._traces.begin(run)
             arguments = handler.bind(run.job.payload, run.context)
-            await handler.fn(**arguments)
-            outcome = Outcome.done()
+            outcome = run.returned(await handler.fn(**arguments))
         except BaseException as error:
             outcome = judge(run, error)
             span.raised(error)
@@ -79,8 +78,7 @@ class Calls:
             bind(run.log_fields)
             span = self._traces.begin(run)
             arguments = handler.bind(run.job.payload, run.context)
-            handler.fn(**arguments)
-            outcome = Outcome.done()
+            outcome = run.returned(handler.fn(**arguments))
         except BaseException as error:
             outcome = judge(run, error)
             span.raised(error)

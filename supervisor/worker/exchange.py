@@ -226,6 +226,9 @@ class Exchange:
             await self._results.resolve_doubts()
         if self._results.unsettled:
             await self._results.settle()
+        if self._results.unkept:
+            kept = await self._results.keep_results()
+            self._want = self._want or any(run.job.queue in self._limited for run in kept)  # a place is free
         if self._strangers and self._claiming:
             await self._pass_by()
         done = await self._results.gather()

@@ -65,6 +65,7 @@ from supervisor.worker.executor import Executor
 from supervisor.worker.isolation import isolate
 from supervisor.worker.marks import Marks
 from supervisor.worker.orphan import keep_alive
+from supervisor.worker.progress import Progress
 from supervisor.worker.results import keep_level
 from supervisor.worker.run import TransactionDesk
 from supervisor.worker.session import Session
@@ -200,13 +201,16 @@ class Worker:
             on_dry=self._dry,
             on_full=self._full,
         )
+        self._progress = Progress(link, settings.schema_, lambda: self._session.id)
         self._executor = Executor(
             slots=settings.concurrency,
             prefetch=settings.prefetch,
             board=self._board,
             counts=counts,
             handlers=self._handlers,
-            desk=TransactionDesk(pools, settings.schema_, keep_level(settings), lambda: self._session.id),
+            desk=TransactionDesk(
+                pools, settings.schema_, keep_level(settings), lambda: self._session.id, self._progress.say
+            ),
             sink=self._exchange,
             lease_until=self._session.lease_until,
             traces=self._traces,
@@ -460,6 +464,7 @@ class Worker:
             self._counts.flush_samples()
             self._executor.unstick()
             self._exchange.tick()
+            self._progress.tick()
             for state, count in pools.stats().items():
                 numbers.pool_connections.labels(state).set(count)
             await asyncio.sleep(_TICK_S)

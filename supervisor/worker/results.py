@@ -1,6 +1,7 @@
 """Results of runs that the database has not answered for yet.
 
     add --> done  --acks, with the next claim--> acknowledged -.
+        --> kept  --acks with results, by themselves---------> |
         --> other --------------settle-----------------------> +--> counted, told, off the scoreboard
                                                                '--> lost, or in doubt --> resolve_doubts
 
@@ -34,6 +35,7 @@ from supervisor.worker.told import Told
 
 _MOST: Final = 500
 _MOST_TURNS: Final = 30
+_MOST_RESULT_CHARS: Final = 1_000_000
 
 log = get_logger("worker")
 
@@ -58,13 +60,14 @@ class Results:
         self._link = link
         self._session = session
         self._schema = settings.schema_
-        self._keep = keep_level(settings)
+        self._keep_level = keep_level(settings)
         self._default = Backoff(settings.retry_base_s, settings.retry_cap_s)
         self._unknown_limit_s = settings.unknown_kind_limit_s
         self._board = board
         self._counts = counts
         self._on_settled = on_settled
         self._done: list[Run] = []
+        self._kept: list[Run] = []
         self._other: list[Run] = []
         self._in_doubt: set[int] = set()
         self._doubtful: list[Run] = []
@@ -77,7 +80,7 @@ class Results:
     @property
     def waiting(self) -> int:
         """Results that wait."""
-        return len(self._done) + len(self._other)
+        return len(self._done) + len(self._kept) + len(self._other)
 
     @property
     def doubtful(self) -> bool:
@@ -91,7 +94,7 @@ class Results:
 
     def all(self) -> list[Run]:
         """Every run whose result waits."""
-        return [*self._done, *self._other]
+        return [*self._done, *self._kept, *self._other]
 
     def add(self, run: Run) -> None:
         """Keep *run*'s outcome to be stored, unless it is settled or lost already."""
@@ -105,12 +108,21 @@ class Results:
         if run.lost or run.finished:
             if run.finished and outcome.event != "done":
                 log.warning("job.raised_after_commit", job_id=run.job.id, kind=run.job.kind, error=outcome.error)
+            if run.too_late:
+                self._repeats.tell(
+                    log.warning,
+                    "result.too_late",
+                    job_id=run.job.id,
+                    kind=run.job.kind,
+                    reason="its transaction had ended the job before the handler returned",
+                    remedy="call job.set_result(value) before the transaction ends",
+                )
             if run.finished:
                 self._count([(run, "done")])
             self._board.free(run.entry)
             self._counts.settled()
         elif outcome.event == "done":
-            self._done.append(run)
+            (self._done if run.result is None else self._kept).append(run)
         else:
             self._other.append(run)
 
@@ -149,6 +161,69 @@ class Results:
             self._done.append(self._done.pop(0))
         self._ack_batch = max(1, count // 2)
 
+    # ---- acknowledged, with results
+
+    @property
+    def unkept(self) -> bool:
+        """Whether some wait whose handlers returned something to be kept."""
+        return bool(self._kept)
+
+    async def keep_results(self) -> list[Run]:
+        """Store the next of those, and return them.
+
+        Raises:
+            DatabaseUnavailable, DatabaseError: they were not stored, or it is not known; they wait.
+        """
+        batch: list[Run] = []
+        size = 0
+        for run in self._kept[:_MOST]:
+            size += len(run.result or "")
+            if batch and size > _MOST_RESULT_CHARS:
+                break
+            batch.append(run)
+        await self._keep(batch)
+        return batch
+
+    async def _keep(self, batch: list[Run]) -> None:
+        kept = [(run.ack(), result, kept_s) for run in batch for result, kept_s in [run.kept()] if result is not None]
+        try:
+            acked = await self._link.call(
+                lambda conn: jobs.finish_with_results(
+                    conn, self._schema, session=self._session.id, kept=kept, keep=self._keep_level
+                )
+            )
+        except DatabaseUnavailable as error:
+            if error.unsure:
+                self.doubt(batch)
+            raise
+        except DatabaseError as error:
+            if error.sqlstate in RETRYABLE or error.sqlstate is None:
+                raise
+            await self._keep_refused(batch, error)
+            return
+        gone = set(map(id, batch))
+        self._kept = [run for run in self._kept if id(run) not in gone]
+        self._report_lost([run for run in batch if run.job.id not in acked])
+        stored = [run for run in batch if run.job.id in acked]
+        self._count([(run, "done") for run in stored])
+        for run in stored:
+            self._told.done(run)
+        self._forget(batch)
+
+    async def _keep_refused(self, batch: list[Run], error: DatabaseError) -> None:
+        """Some result cannot be stored: find it by halves; its job is dead, as for one that does not fit."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._keep(batch[:middle])
+            await self._keep(batch[middle:])
+            return
+        run = batch[0]
+        log.error("result.refused", job_id=run.job.id, reason=f"{error.sqlstate}: {first_line(error)}")
+        text = f"what the handler returned could not be stored ({error.sqlstate})"
+        run.outcome, run.result = Outcome("dead", text, reason="result"), None
+        self._kept.remove(run)
+        self._other.append(run)
+
     # ---- settled
 
     async def settle(self) -> None:
@@ -167,7 +242,7 @@ class Results:
                     self._schema,
                     session=self._session.id,
                     settlements=[settlement_of(run, self._default) for run in batch],
-                    keep=self._keep,
+                    keep=self._keep_level,
                     unknown_limit_s=self._unknown_limit_s,
                 )
             )
@@ -224,6 +299,7 @@ class Results:
                 self._board.free(run.entry)
                 self._in_doubt.discard(run.job.id)
         self._done = [run for run in self._done if id(run) not in ids]
+        self._kept = [run for run in self._kept if id(run) not in ids]
         self._other = [run for run in self._other if id(run) not in ids]
         return waiting
 

@@ -21,7 +21,7 @@ from typing import Any
 from supervisor.db.jobs import Ack, ClaimedJob
 from supervisor.db.pools import HandlerPools
 from supervisor.db.transaction import finish, finish_sync
-from supervisor.errors import LeaseLost
+from supervisor.errors import InvalidResult, LeaseLost
 from supervisor.handler import Handler, Job
 from supervisor.outcome import Outcome
 
@@ -40,9 +40,11 @@ class Run:
         "job",
         "lost",
         "outcome",
+        "result",
         "started",
         "task",
         "timer",
+        "too_late",
         "unsure",
     )
 
@@ -57,6 +59,8 @@ class Run:
         self.started = 0.0
         self.ended = 0.0
         self.outcome: Outcome | None = None
+        self.result: str | None = None
+        """What its handler returned, or has set: JSON text to be kept with its end."""
         self.cut: str | None = None
         """Why it was told to stop: timeout, drain, cancel or lease."""
         self.lost = False
@@ -67,6 +71,8 @@ class Run:
         """Its handler's own transaction is about to."""
         self.unsure = False
         """It was told to, and whether it did is not known: the answer to the commit was lost."""
+        self.too_late = False
+        """Its handler returned something to be kept after its own transaction had ended the run without it."""
 
     def log_fields(self) -> dict[str, Any]:
         """What each log line about this run carries, and each that its handler writes."""
@@ -76,6 +82,30 @@ class Run:
     def ack(self) -> Ack:
         """Its acknowledgement."""
         return Ack(self.job.id, self.job.token, max(0.0, (self.ended or time.monotonic()) - self.started))
+
+    def set_result(self, value: object) -> None:
+        """Make *value* its result. Raises InvalidResult."""
+        if self.handler is None or self.handler.returns is None:
+            raise InvalidResult(self.job.kind, "its handler keeps none: declare it with result_for")
+        self.result = self.handler.returns.encode(value)
+
+    def returned(self, value: object) -> Outcome:
+        """Its handler came back with *value*: keep that where it is to be kept. Raises InvalidResult."""
+        if self.handler is None or self.handler.returns is None:
+            return Outcome.done()
+        if self.finished:
+            if value is not None and self.result is None:
+                self.too_late = True
+            return Outcome.done()
+        if value is not None or self.result is None:
+            self.set_result(value)
+        return Outcome.kept()
+
+    def kept(self) -> tuple[str | None, float]:
+        """What is to be kept of it, and for how long in seconds; None: nothing is."""
+        if self.handler is None or self.handler.returns is None:
+            return None, 0.0
+        return self.result if self.result is not None else "null", self.handler.returns.kept_s
 
     def stop(self, why: str) -> bool:
         """Tell the handler to stop, once. An async one is cancelled; a sync one sees job.cancelled."""
@@ -95,6 +125,8 @@ class TransactionDesk:
     schema: str
     keep: int
     session: Callable[[], int]
+    say: Callable[[Run, float, str | None], None]
+    """Keep what a run says of its progress."""
 
 
 class RunServices:
@@ -113,6 +145,14 @@ class RunServices:
     def transaction(self) -> "FinishingTransaction":
         """A transaction that commits the handler's writes and the job's end together, or neither."""
         return FinishingTransaction(self._run, self._desk)
+
+    def progress(self, share: float, note: str | None) -> None:
+        """Keep it; it is stored within about a second."""
+        self._desk.say(self._run, share, note)
+
+    def set_result(self, value: object) -> None:
+        """Keep *value* as the run's result."""
+        self._run.set_result(value)
 
 
 class FinishingTransaction:
@@ -147,7 +187,9 @@ class FinishingTransaction:
             async with self._stack.pop_all() as stack:
                 if error is not None:
                     return bool(await stack.__aexit__(kind, error, trace))
-                if run.lost or not await finish(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
+                if run.lost or not await finish(
+                    self._conn, desk.schema, desk.session(), run.ack(), desk.keep, *run.kept()
+                ):
                     raise LeaseLost(run.job.id)
                 acknowledged = True
             run.finished = True
@@ -176,7 +218,9 @@ class FinishingTransaction:
             with self._stack.pop_all() as stack:
                 if error is not None:
                     return bool(stack.__exit__(kind, error, trace))
-                if run.lost or not finish_sync(self._conn, desk.schema, desk.session(), run.ack(), desk.keep):
+                if run.lost or not finish_sync(
+                    self._conn, desk.schema, desk.session(), run.ack(), desk.keep, *run.kept()
+                ):
                     raise LeaseLost(run.job.id)
                 acknowledged = True
             run.finished = True

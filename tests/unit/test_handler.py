@@ -372,6 +372,12 @@ def test_a_cancelled_job_leaves_the_handler_past_its_except_clauses() -> None:
         def transaction(self) -> Any:
             raise AssertionError
 
+        def progress(self, share: float, note: str | None) -> None:
+            raise AssertionError
+
+        def set_result(self, value: object) -> None:
+            raise AssertionError
+
     job = Job(id=1, kind="k", services=Told())
     with pytest.raises(asyncio.CancelledError, match="job 1 was told to stop"):
         try:
