@@ -178,11 +178,23 @@ class Link:
         self._connect_timeout_s = connect_timeout_s
         self._conn: AsyncConnection | None = None
         self._lock = asyncio.Lock()
+        self.callers = 0
+        """Calls that use it or wait for it."""
         self.down_since: float | None = None
         """When the link last began to fail (monotonic seconds); None while it works."""
 
-    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """Run *work* with the connection, once.
+    @property
+    def open(self) -> bool:
+        """Whether there is a connection now, as far as is known."""
+        return self._conn is not None and not self._conn.closed
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call uses it."""
+        return self.callers > 0
+
+    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]], *, patience_s: float = float("inf")) -> T:
+        """Run *work* with the connection, once; waiting for the answer for the link's patience, or *patience_s*.
 
         Raises:
             DatabaseUnavailable: no connection could be had (unsure is false), or it broke or stayed
@@ -190,31 +202,38 @@ class Link:
             SessionClosed: the statement found its session closed; nothing was done.
             psycopg.Error: the server refused the statement and undid it; the connection is kept.
         """
-        async with self._lock:
-            conn = self._conn
-            if conn is None or conn.closed:
-                try:
-                    conn = self._conn = await connect(
-                        self._conninfo,
-                        statement_timeout_s=self._statement_timeout_s,
-                        connect_timeout_s=self._connect_timeout_s,
-                    )
-                except DatabaseUnavailable:
-                    self.down_since = self.down_since or time.monotonic()
-                    raise
+        self.callers += 1
+        try:
+            async with self._lock:
+                return await self._call(work, min(patience_s, self._patience_s))
+        finally:
+            self.callers -= 1
+
+    async def _call(self, work: Callable[[AsyncConnection], Awaitable[T]], patience_s: float) -> T:
+        conn = self._conn
+        if conn is None or conn.closed:
             try:
-                result = await answered(conn, _awaited(work, conn), self._patience_s)
-            except TimeoutError as error:
-                await self._drop()
-                raise DatabaseUnavailable(f"no answer within {self._patience_s:g} s", unsure=True) from error
-            except psycopg.Error as error:
-                raise await self._judge(conn, error) from error
-            except BaseException:
-                # Cancelled or failed half-way: whatever the connection is doing, nobody waits for it.
-                await self._drop()
+                conn = self._conn = await connect(
+                    self._conninfo,
+                    statement_timeout_s=self._statement_timeout_s,
+                    connect_timeout_s=self._connect_timeout_s,
+                )
+            except DatabaseUnavailable:
+                self.down_since = self.down_since or time.monotonic()
                 raise
-            self.down_since = None
-            return result
+        try:
+            result = await answered(conn, _awaited(work, conn), patience_s)
+        except TimeoutError as error:
+            await self._drop()
+            raise DatabaseUnavailable(f"no answer within {patience_s:g} s", unsure=True) from error
+        except psycopg.Error as error:
+            raise await self._judge(conn, error) from error
+        except BaseException:
+            # Cancelled or failed half-way: whatever the connection is doing, nobody waits for it.
+            await self._drop()
+            raise
+        self.down_since = None
+        return result
 
     async def _judge(self, conn: AsyncConnection, error: psycopg.Error) -> Exception:
         if error.sqlstate == "QS001":

@@ -72,6 +72,31 @@ async def add_lanes(conn: AsyncConnection, schema: str, new: Sequence[Lane]) -> 
     )
 
 
+async def low_water_of_all(
+    conn: AsyncConnection, schema: str, more: Sequence[Lane], *, lookback_s: float
+) -> list[LowWater]:
+    """The low-water mark of every known lane, looked for from its published one, and of *more* lanes."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        await cur.execute(
+            statement("low_water_of_all", schema),
+            {
+                "queues": quoted(lane.queue for lane in more),
+                "priorities": numbers(lane.priority for lane in more),
+                "lookback_s": lookback_s,
+            },
+        )
+        return [
+            LowWater(Lane(row[0], row[1]), Mark(row[2], row[3]), row[4], row[5], row[6]) for row in await cur.fetchall()
+        ]
+
+
+async def next_lapse(conn: AsyncConnection, schema: str, *, parent: int) -> float | None:
+    """Seconds until the first lease of another supervisor than *parent* lapses unless renewed; None: there is none."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        row = await (await cur.execute(statement("next_lapse", schema), {"parent": parent})).fetchone()
+        return None if row is None else row[0]
+
+
 async def low_water(
     conn: AsyncConnection, schema: str, marks: Sequence[tuple[Lane, Mark]], *, lookback_s: float
 ) -> list[LowWater]:

@@ -20,16 +20,18 @@ from typing import Final
 
 from supervisor.cron import Entry, Timetable
 from supervisor.db import schedules
-from supervisor.db.link import Link
+from supervisor.db.links import Caller
 from supervisor.db.schedules import Open
 from supervisor.errors import InvalidSchedule
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import bounded_label, metrics
-from supervisor.parent.guard import Guard, wait_at_most
+from supervisor.parent.guard import Guard
+from supervisor.parent.rest import Rest
 from supervisor.settings import Settings
 
 _LOOK_S: Final = 1.0
 _LOOK_WITHOUT_ENTRIES_S: Final = 5.0
+_LOOK_AT_REST_S: Final = 30.0
 _LEAST_S: Final = 0.002
 _AGAIN_S: Final = 0.02
 _TELL_AGAIN_S: Final = 600.0
@@ -40,18 +42,19 @@ log = get_logger("cron")
 class Cron:
     """The firing of one supervisor."""
 
-    def __init__(self, link: Link, settings: Settings, *, guard: Guard) -> None:
+    def __init__(self, link: Caller, settings: Settings, *, guard: Guard, rest: Rest) -> None:
         self._link = link
         self._schema = settings.schema_
         self._renew_s = settings.renew_every_s
         self._ttl_s = max(settings.lease_s, 3 * settings.renew_every_s)
         self._guard = guard
+        self._rest = rest
         self._kinds: tuple[str, ...] = ()
         self._entries: tuple[Entry, ...] = ()
         self._declare_at = 0.0
         self._now = asyncio.Event()
         self._wait_s = _LOOK_WITHOUT_ENTRIES_S
-        self._any = False
+        self._any = self._without_entries = False
         self._repeats = Repeats(_TELL_AGAIN_S)
 
     def declare(self, kinds: Sequence[str], entries: Sequence[Entry]) -> None:
@@ -68,9 +71,9 @@ class Cron:
     async def run(self) -> None:
         """Look and fire until cancelled."""
         while True:
-            self._wait_s = _LOOK_S
+            self._wait_s, self._without_entries = _LOOK_S, False
             await self._guard.run(self._turn, "cron")
-            await wait_at_most(self._now, self._wait_s)
+            await self._rest.wait(self._now, self._wait_s, _LOOK_AT_REST_S if self._without_entries else 0.0)
             self._now.clear()
 
     async def _turn(self) -> None:
@@ -78,7 +81,8 @@ class Cron:
             await self._declare()
         found = await self._link.call(lambda conn: schedules.open_entries(conn, self._schema))
         self._any = bool(found)
-        self._wait_s = _LOOK_S if found or self._entries else _LOOK_WITHOUT_ENTRIES_S
+        self._without_entries = not (found or self._entries)
+        self._wait_s = _LOOK_WITHOUT_ENTRIES_S if self._without_entries else _LOOK_S
         for entry in found:
             if entry.next_at is None:
                 await self._guard.run(partial(self._plan, entry), "cron")

@@ -25,6 +25,7 @@ class Ears:
     Args:
         on_notice: called with each notification's text.
         on_listening: called each time LISTEN is active again: look for what was missed.
+        on_lost: called when it is not any more.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Ears:
         health: HealthState,
         on_notice: Callable[[str], None],
         on_listening: Callable[[], None],
+        on_lost: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -42,6 +44,7 @@ class Ears:
         self._deaf_again_s = self._deaf_silent_until = 0.0
         self._health = health
         self._on_listening = on_listening
+        self._on_lost = on_lost
         self._repeats = Repeats()
         self.listening = False
         self._listener = Listener(
@@ -73,6 +76,7 @@ class Ears:
 
     def _lost(self, reason: str) -> None:
         self._set(False)
+        self._on_lost()
         self._repeats.tell(log.warning, "listener.lost", reason=reason, did="polling until it is back")
 
     def _deaf(self) -> None:

@@ -22,7 +22,8 @@ from supervisor import exits
 from supervisor.clock import remaining
 from supervisor.db import jobs
 from supervisor.db.jobs import Connection, Settlement
-from supervisor.db.link import DatabaseError, Link, first_line, in_transaction
+from supervisor.db.link import DatabaseError, first_line, in_transaction
+from supervisor.db.links import Caller
 from supervisor.errors import DatabaseUnavailable, HandlersFailed
 from supervisor.grace import KILL_AFTER_DRAIN_S
 from supervisor.log import Repeats, get_logger
@@ -82,7 +83,7 @@ class Fleet:
         settings: Settings,
         config: Callable[[int], WorkerConfig],
         fork_server: ForkServer,
-        link: Link,
+        link: Caller,
         metrics_dir: Path,
         on_kinds: Callable[[Ready], None],
         on_ready: Callable[[Child], None],

@@ -2,7 +2,7 @@
 
     notification: there are notes --.
     the next note falls due         +--> look: pass_gates() takes the notes that are due and lets in whoever may go
-    each second                     |
+    each second, at rest 10 s       |
     50 ms after a look that found --'    at once, while there are more than one look takes
 
 Every supervisor does this; one at a time works, the others come back later. What ends a run lets the next in by
@@ -23,12 +23,14 @@ from typing import Final
 
 from supervisor.clock import DbClock
 from supervisor.db import tend
-from supervisor.db.link import Link
-from supervisor.parent.guard import Guard, wait_at_most
+from supervisor.db.links import Caller
+from supervisor.parent.guard import Guard
+from supervisor.parent.rest import Rest
 from supervisor.settings import Settings
 
 _MOST: Final = 200
 _EACH_S: Final = 1.0
+_EACH_AT_REST_S: Final = 10.0
 _FOUND_S: Final = 0.05
 _LEAST_S: Final = 0.002
 _REST: Final = 4
@@ -41,16 +43,18 @@ _LONGEST_GAP_S: Final = 60.0
 class Gatekeeper:
     """The looks of one supervisor."""
 
-    def __init__(self, link: Link, settings: Settings, *, guard: Guard, clock: DbClock) -> None:
+    def __init__(self, link: Caller, settings: Settings, *, guard: Guard, clock: DbClock, rest: Rest) -> None:
         self._link = link
         self._schema = settings.schema_
         self._guard = guard
         self._clock = clock
+        self._rest = rest
         self._now = asyncio.Event()
         self._since = 0.0
         self._next_full = 0.0
         self._wait_s = _EACH_S
         self._took_s = 0.0
+        self._at_rest_s = 0.0
 
     def heard(self, at: float) -> None:
         """There is a note of the time *at* (the database's clock), maybe of a transaction that was open for long."""
@@ -61,12 +65,13 @@ class Gatekeeper:
         """Look until cancelled."""
         while True:
             self._wait_s, self._took_s = _EACH_S * random.uniform(0.9, 1.1), 0.0
+            self._at_rest_s = 0.0
             self._now.clear()
             await self._guard.run(self._look, "gates")
             # Never more than most of the time, whatever asks for it.
             rest = max(_LEAST_S, self._took_s / _REST)
             await asyncio.sleep(rest)
-            await wait_at_most(self._now, max(0.0, self._wait_s - rest))
+            await self._rest.wait(self._now, max(0.0, self._wait_s - rest), self._at_rest_s)
 
     async def _look(self) -> None:
         began, clock = time.monotonic(), self._clock.now()
@@ -92,6 +97,10 @@ class Gatekeeper:
             costly = passed.read_ms > _CHEAP_MS
             self._next_full = began + (min(_LONGEST_GAP_S, _DUTY * passed.read_ms / 1000) if costly else 0.0)
         if passed.looked:
+            self._rest.work()
             self._wait_s = _FOUND_S
+        else:
+            self._at_rest_s = _EACH_AT_REST_S
         if passed.next_s is not None:
             self._wait_s = min(self._wait_s, max(_LEAST_S, passed.next_s))
+            self._at_rest_s = min(self._at_rest_s, max(_LEAST_S, passed.next_s))

@@ -46,15 +46,21 @@ class Guard:
             self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, False)
 
     async def every(
-        self, seconds: float, work: Callable[[], Awaitable[None]], where: str, soon: asyncio.Event | None = None
+        self,
+        seconds: float,
+        work: Callable[[], Awaitable[None]],
+        where: str,
+        soon: asyncio.Event | None = None,
+        wait: Callable[[asyncio.Event, float], Awaitable[None]] | None = None,
     ) -> None:
-        """Do *work* about every so many seconds, and at once when *soon* is set, until cancelled."""
+        """Do *work* about every so many seconds, and at once when *soon* is set, until cancelled; *wait* may wait
+        longer."""
         soon = soon or asyncio.Event()
         while True:
             soon.clear()
             await self.run(work, where)
             await asyncio.sleep(min(seconds, _LEAST_PAUSE_S))
-            await wait_at_most(soon, seconds * random.uniform(0.9, 1.1))
+            await (wait or wait_at_most)(soon, seconds * random.uniform(0.9, 1.1))
 
     def database_away(self, reason: str) -> None:
         """The database cannot be reached: say so, at most once a second."""

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from supervisor.db import jobs
-from supervisor.db.link import DatabaseError, Link, first_line
+from supervisor.db.link import DatabaseError, first_line
+from supervisor.db.links import Caller
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import metrics
@@ -59,7 +60,7 @@ class Leases:
 
     def __init__(
         self,
-        link: Link,
+        link: Caller,
         settings: Settings,
         *,
         holders: Callable[[], Iterable[Holder]],

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from supervisor.db import tend
-from supervisor.db.jobs import Mark
-from supervisor.db.link import Link
+from supervisor.db.links import Caller
 from supervisor.metrics import metrics
 from supervisor.parent.fleet import Fleet
 from supervisor.parent.guard import Guard, wait_at_most
@@ -35,7 +34,7 @@ class Looker:
 
     def __init__(
         self,
-        link: Link,
+        link: Caller,
         settings: Settings,
         *,
         guard: Guard,
@@ -74,12 +73,10 @@ class Looker:
         if not any(child.hungry for child in self._fleet.ready()):
             self._waker.wake(Wake(), "poll")
             return
-        schema = self._settings.schema_
-        stored = await self._link.call(lambda conn: tend.lanes(conn, schema))
         # A queue that was named a moment ago is in the table only from the next tick on.
-        known = {lane: Mark() for lane in self._lanes.announced} | stored
+        named = sorted(self._lanes.announced)
         waters = await self._link.call(
-            lambda conn: tend.low_water(conn, schema, list(known.items()), lookback_s=_LOOKBACK_S)
+            lambda conn: tend.low_water_of_all(conn, self._settings.schema_, named, lookback_s=_LOOKBACK_S)
         )
         for water in waters:
             if water.next_s is not None:

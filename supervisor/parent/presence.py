@@ -20,7 +20,7 @@ from typing import Final
 from supervisor import __version__
 from supervisor.clock import DbClock
 from supervisor.db import tend
-from supervisor.db.link import Link
+from supervisor.db.links import Caller
 from supervisor.parent.fleet import Fleet
 from supervisor.parent.guard import Guard, wait_at_most
 from supervisor.parent.health import HealthState
@@ -40,7 +40,7 @@ class Presence:
 
     def __init__(
         self,
-        link: Link,
+        link: Caller,
         settings: Settings,
         parent: int,
         *,

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from supervisor.db.link import DatabaseError, Link
+from supervisor.db.link import DatabaseError
+from supervisor.db.links import Caller
 from supervisor.db.queues import Counting, QueueSettings
 from supervisor.log import get_logger
 
@@ -45,7 +46,7 @@ class Queues:
 
     def __init__(
         self,
-        link: Link,
+        link: Caller,
         schema: str,
         *,
         on_paused: Callable[[str], None],

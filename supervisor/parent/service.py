@@ -23,6 +23,7 @@ from supervisor.clock import DbClock
 from supervisor.db import tend
 from supervisor.db.jobs import Lane
 from supervisor.db.link import DatabaseError, Link, first_line
+from supervisor.db.links import Links, Rider
 from supervisor.db.migrate import check_version
 from supervisor.errors import DatabaseUnavailable, HandlersFailed, SchemaMissing, SchemaTooNew
 from supervisor.floods import Floods
@@ -43,6 +44,7 @@ from supervisor.parent.leases import Holder, Leases
 from supervisor.parent.looker import Looker
 from supervisor.parent.presence import Presence
 from supervisor.parent.queues import Queues
+from supervisor.parent.rest import Rest
 from supervisor.parent.runfile import RunFile
 from supervisor.parent.showing import Showing
 from supervisor.parent.spawn import ForkServer, reap_strangers
@@ -60,6 +62,7 @@ _WAIT_FOR_SLACK_S: Final = 10.0
 _POLL_LOOKBACK_S: Final = 1.0
 _LEAST_PATIENCE_S: Final = 0.5
 _HOUSE_S: Final = 0.5
+_MOST_LINKS: Final = 4
 
 log = get_logger("parent")
 
@@ -92,11 +95,12 @@ class Parent:
         self._runfile = RunFile(settings.run_dir)
         self._clock = DbClock()
         # A renewal that does not answer is to be tried again, over a new connection, well within the lease.
-        self._lease_link = self._link("pg-supervisor leases", patience_s=max(_LEAST_PATIENCE_S, settings.lease_s / 10))
-        self._tend_link = self._link("pg-supervisor tend")
-        self._look_link = self._link("pg-supervisor look")
-        self._watch_link = self._link("pg-supervisor watch")
-        self._cron_link = self._link("pg-supervisor cron")
+        patience_s = max(_LEAST_PATIENCE_S, settings.lease_s / 10)
+        self._links = Links(lambda: self._link("pg-supervisor parent"), most=_MOST_LINKS)
+        self._lease_link = Rider(
+            self._link("pg-supervisor leases", patience_s=patience_s), self._links, patience_s=patience_s
+        )
+        self._rest = Rest(listening=lambda: self._ears.listening)
         self._lanes = LaneBook()
         self._repeats = Repeats()
         self._guard = Guard(self._health)
@@ -122,8 +126,9 @@ class Parent:
             at_once=max(1, settings.processes // 4),
         )
         self._tend_soon = asyncio.Event()
+        self._next_tick_s = 0.0
         self._queues = Queues(
-            self._tend_link,
+            self._links,
             self._schema,
             on_paused=self._queue_paused,
             on_opened=lambda queue: self._waker.wake(Wake(queue), "settings"),
@@ -156,25 +161,26 @@ class Parent:
             on_fenced=lambda fenced: self._health.set_degraded(Degraded.FENCED, fenced),
         )
         self._watch = Watch(
-            self._watch_link,
+            self._links,
             settings,
             guard=self._guard,
             facts=self._facts,
-            tally=Tally(self._watch_link, self._schema, totals=self._ended_by_queue, clock=self._clock),
+            tally=Tally(self._links, self._schema, totals=self._ended_by_queue, clock=self._clock),
             listed=self._server is not None,
         )
         self._facts.ask(self._facts_of_service)
-        self._tender = Tender(self._tend_link, settings)
-        self._cron = Cron(self._cron_link, settings, guard=self._guard)
+        self._tender = Tender(self._links, settings, self._id, resting=lambda: self._rest.resting)
+        self._cron = Cron(self._links, settings, guard=self._guard, rest=self._rest)
         self._ears = Ears(
             settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url,
             settings,
             health=self._health,
             on_notice=self._notice,
             on_listening=self._heard_again,
+            on_lost=self._rest.work,
         )
         self._looker = Looker(
-            self._look_link,
+            self._links,
             settings,
             guard=self._guard,
             fleet=self._fleet,
@@ -184,7 +190,7 @@ class Parent:
             listening=lambda: self._ears.listening,
         )
         self._presence = Presence(
-            self._look_link,
+            self._links,
             settings,
             self._id,
             guard=self._guard,
@@ -195,8 +201,8 @@ class Parent:
             flooded=lambda: self._floods.paused,
             on_wanted=self._looker.look_now,
         )
-        self._gatekeeper = Gatekeeper(self._look_link, settings, guard=self._guard, clock=self._clock)
-        self._showing = Showing(self._look_link, settings, guard=self._guard, fleet=self._fleet, clock=self._clock)
+        self._gatekeeper = Gatekeeper(self._links, settings, guard=self._guard, clock=self._clock, rest=self._rest)
+        self._showing = Showing(self._links, settings, guard=self._guard, fleet=self._fleet, clock=self._clock)
         self._helper = Helper(settings, database_url) if settings.dashboard_port is not None else None
         wanted = (("relay", settings.outbox_url), ("consume", settings.consume_url))
         self._roles = [
@@ -257,7 +263,7 @@ class Parent:
         pause = 0.1
         while not self._exit.is_set():
             try:
-                found = await self._tend_link.call(lambda conn: tend.version(conn, self._schema))
+                found = await self._links.call(lambda conn: tend.version(conn, self._schema))
             except DatabaseUnavailable as error:
                 self._guard.database_away(error.reason)
             except DatabaseError as error:
@@ -279,7 +285,9 @@ class Parent:
 
     def _start_parts(self) -> None:
         self._spawn_task(self._leases.run())
-        self._spawn_task(self._guard.every(self._settings.reap_every_s, self._tick, "tend", self._tend_soon))
+        self._spawn_task(
+            self._guard.every(self._settings.reap_every_s, self._tick, "tend", self._tend_soon, self._until_tick)
+        )
         self._spawn_task(self._presence.run())
         self._spawn_task(self._looker.run())
         self._spawn_task(self._gatekeeper.run())
@@ -354,8 +362,7 @@ class Parent:
             last += [self._take_row_away(), self._watch.finish()]
         await asyncio.gather(*last)
         # Not waited for where a statement still waits for a silent database: the connection ends with the process.
-        links = (self._watch_link, self._lease_link, self._tend_link, self._look_link, self._cron_link)
-        closing = [asyncio.get_running_loop().create_task(link.close()) for link in links]
+        closing = [asyncio.get_running_loop().create_task(link.close()) for link in (self._lease_link, self._links)]
         await asyncio.wait(closing, timeout=grace.HANG_UP_S)
 
     async def _take_row_away(self) -> None:
@@ -416,18 +423,22 @@ class Parent:
         return WorkerConfig(slot, self._settings.name, self._id, self._settings, self._url, str(self._metrics_dir))
 
     def _worker_ready(self, child: Child) -> None:
+        self._rest.work()
         self._changed.set()
         child.tell(self._lanes.everything())
         child.wake(Wake())
 
     def _worker_hungry(self, child: Child, said: Hungry) -> None:
         self._floods.looked(said.found)
+        if said.found:
+            self._rest.work()
         self._presence.idle()
         self._waker.hungry(child, said.next_due_in_s, said.blocked)
         self._isolation.idle(child)
 
     def _worker_full(self, child: Child) -> None:
         self._floods.looked(True)
+        self._rest.work()
         self._waker.more(child)
 
     def _session_closed(self, holder: Holder, session: int) -> None:
@@ -459,23 +470,25 @@ class Parent:
             child.tell(HandBack(queue))
 
     def _notice(self, payload: str) -> None:
+        self._rest.work()
         self._floods.heard()
         self._waker.notice(payload)
 
     def _heard_again(self) -> None:
+        self._rest.work()
         self._presence.beat_now()
         self._looker.look_now()
 
     # ---- rhythms
 
     async def _tick(self) -> None:
-        asked_at = time.monotonic()
+        asked_at, self._next_tick_s = time.monotonic(), 0.0
         report = await self._tender.tick()
         self._queues.refresh(report.queues, asked_at)
         if report.tended:
             await self._queues.count(report.queues)
         if self._lanes.announced:
-            await self._tend_link.call(lambda conn: tend.add_lanes(conn, self._schema, sorted(self._lanes.announced)))
+            await self._links.call(lambda conn: tend.add_lanes(conn, self._schema, sorted(self._lanes.announced)))
         unheard = report.lanes.keys() - self._lanes.known.keys()
         message = self._lanes.refresh(report.lanes)
         if message is not None:
@@ -483,8 +496,14 @@ class Parent:
                 child.tell(message)
         if report.suspects_due:
             self._isolation.due()
+        self._next_tick_s = report.next_in_s
+        if report.found or unheard:
+            self._rest.work()
         if unheard:
             self._looker.look_now()  # no notification told of these, so none will tell of their jobs
+
+    async def _until_tick(self, soon: asyncio.Event, seconds: float) -> None:
+        await self._rest.wait(soon, seconds, self._next_tick_s)
 
     async def _house(self) -> None:
         """Gauges, recycling, adopted zombies: once or a few times a second."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from supervisor.clock import DbClock
 from supervisor.db import tend
-from supervisor.db.link import Link
+from supervisor.db.links import Caller
 from supervisor.parent.child import Child
 from supervisor.parent.fleet import Fleet
 from supervisor.parent.guard import Guard, wait_at_most
@@ -32,7 +32,7 @@ _MOST_JOBS: Final = 100
 class Showing:
     """The writing of it, and its rhythm."""
 
-    def __init__(self, link: Link, settings: Settings, *, guard: Guard, fleet: Fleet, clock: DbClock) -> None:
+    def __init__(self, link: Caller, settings: Settings, *, guard: Guard, fleet: Fleet, clock: DbClock) -> None:
         self._link = link
         self._settings = settings
         self._guard = guard

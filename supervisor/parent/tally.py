@@ -19,7 +19,8 @@ from typing import Final
 from supervisor.clock import DbClock
 from supervisor.db import tally
 from supervisor.db.jobs import Connection
-from supervisor.db.link import Link, in_transaction
+from supervisor.db.link import in_transaction
+from supervisor.db.links import Caller
 from supervisor.errors import DatabaseUnavailable
 
 MOST_KEPT: Final = 5_000
@@ -38,7 +39,7 @@ class Tally:
     """
 
     def __init__(
-        self, link: Link, schema: str, *, totals: Callable[[], Mapping[tuple[str, str], float]], clock: DbClock
+        self, link: Caller, schema: str, *, totals: Callable[[], Mapping[tuple[str, str], float]], clock: DbClock
     ) -> None:
         self._link = link
         self._schema = schema

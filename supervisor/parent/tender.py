@@ -21,20 +21,25 @@ the connection or the process in the middle loses nothing: each tick is one tran
 Worst delay of a job that nobody announced, in its lane's turn: 250 ms where it was stamped less than
 250 ms before its commit; else two ticks and the workers' restart, that is 3 s at the default tick;
 below the published mark, the full sweep's period besides. Where every worker is idle and no notification
-came, the poll's period besides: a sweep brings jobs into view, it wakes nobody.
+came, the poll's period besides: a sweep brings jobs into view, it wakes nobody. Where there has been no work at all
+for a while a tick is REST_S away instead of one: such a job waits for it in the worst case.
+
+At rest somebody else's lease that lapses is reaped as soon as ever: when that may be is asked for.
 
 Elsewhere: the statements (db/tend.py); what workers do with marks (worker/marks.py).
 """
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import supervisor.db.tend as tend
 from supervisor.db import queues
 from supervisor.db.jobs import Connection, Lane, Mark, epoch_us, mark_at
-from supervisor.db.link import DatabaseError, Link, in_transaction
+from supervisor.db.link import DatabaseError, in_transaction
+from supervisor.db.links import Caller
 from supervisor.db.queues import QueueSettings
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import get_logger
@@ -42,6 +47,8 @@ from supervisor.metrics import OTHER, bounded_label, metrics
 from supervisor.settings import Settings
 
 RECENT_S: Final = 10.0
+REST_S: Final = 30.0
+_LAPSED_S: Final = 0.05
 _SWEEP_S: Final = 2.0
 _LOOKBACK_S: Final = 1.0
 _DUTY: Final = 50
@@ -69,14 +76,32 @@ class TickReport:
     suspects_due: bool = False
     lanes: dict[Lane, Mark] = field(default_factory=dict)
     queues: list[QueueSettings] = field(default_factory=list)
+    rested: bool = False
+    """Whether it was asked when the next lease lapses."""
+    lapse_s: float | None = None
+    """Seconds until another supervisor's lease lapses unless it is renewed; None: there is none."""
+
+    @property
+    def next_in_s(self) -> float:
+        """At rest: how long the next tick may take; 0 where it was not at rest."""
+        if not self.rested:
+            return 0.0
+        return REST_S if self.lapse_s is None else min(REST_S, max(0.0, self.lapse_s) + _LAPSED_S)
+
+    @property
+    def found(self) -> bool:
+        """Whether there was anything to do."""
+        return bool(self.reaped or self.moved or self.released or self.crashed or self.suspects_due)
 
 
 class Tender:
-    """The housekeeping of one supervisor."""
+    """The housekeeping of one supervisor, whose id is *parent*."""
 
-    def __init__(self, link: Link, settings: Settings) -> None:
+    def __init__(self, link: Caller, settings: Settings, parent: int, *, resting: Callable[[], bool]) -> None:
         self._link = link
         self._settings = settings
+        self._parent = parent
+        self._resting = resting
         self._schema = settings.schema_
         self._past: dict[Lane, deque[tuple[float, Mark]]] = {}
         self._next_discover = 0.0
@@ -116,6 +141,9 @@ class Tender:
     async def _tend(self, conn: Connection) -> TickReport:
         schema, now = self._schema, time.monotonic()
         report = TickReport(queues=await queues.settings_async(conn, schema))
+        if self._resting():
+            report.rested = True
+            report.lapse_s = await tend.next_lapse(conn, schema, parent=self._parent)
         if not await tend.try_tend(conn, schema):
             report.lanes = await tend.lanes(conn, schema)
             return report

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from supervisor.db import events, health, queues, schedules
-from supervisor.db.link import DatabaseError, Link, first_line
+from supervisor.db.link import DatabaseError, first_line
+from supervisor.db.links import Caller
 from supervisor.errors import DatabaseUnavailable
 from supervisor.log import Repeats, get_logger
 from supervisor.metrics import Facts
@@ -44,7 +45,7 @@ class Watch:
 
     def __init__(
         self,
-        link: Link,
+        link: Caller,
         settings: Settings,
         *,
         guard: Guard,

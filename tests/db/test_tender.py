@@ -12,7 +12,7 @@ import supervisor.db.tend as tend
 import supervisor.parent.tender as tender_module
 from supervisor.db.jobs import Lane, Mark
 from supervisor.db.link import Link
-from supervisor.parent.tender import Tender, TickReport
+from supervisor.parent.tender import REST_S, Tender, TickReport
 from supervisor.settings import Settings
 from tests.support.database import Database
 from tests.support.queue import Holder, close_session, enqueue, expire, stored
@@ -21,10 +21,10 @@ LANE = Lane("default", 0)
 
 
 @asynccontextmanager
-async def tending(db: Database, **flags: Any) -> AsyncIterator[Tender]:
+async def tending(db: Database, *, resting: bool = False, **flags: Any) -> AsyncIterator[Tender]:
     link = Link(db.conninfo, name="test tend", statement_timeout_s=15, connect_timeout_s=5)
     try:
-        yield Tender(link, Settings.load(database_url=db.conninfo, **flags))
+        yield Tender(link, Settings.load(database_url=db.conninfo, **flags), 1, resting=lambda: resting)
     finally:
         await link.close()
 
@@ -285,3 +285,14 @@ async def test_two_tenders_and_claimers_together_lose_and_double_nothing(db: Dat
     assert len(done) == len(set(done)) == 48 * 5
     assert db.value("select count(*)::int from supervisor.job") == 0
     assert db.value("select coalesce(sum(crashes), 0)::int from supervisor.history") == 0
+
+
+async def test_at_rest_the_next_tick_is_when_a_lease_of_another_supervisor_lapses(db: Database) -> None:
+    async with tending(db) as awake:
+        assert (await awake.tick()).next_in_s == 0.0
+    async with tending(db, resting=True) as tender:
+        assert (await tender.tick()).next_in_s == REST_S
+        db.execute("select supervisor.open_session(1, 1, 'own', 3), supervisor.open_session(2, 2, 'other', 20)")
+        assert 15 < (await tender.tick()).next_in_s < 20.1
+        db.execute("select supervisor.close_session(2), supervisor.open_session(3, 2, 'far', 3600)")
+        assert (await tender.tick()).next_in_s == REST_S

@@ -1,0 +1,123 @@
+"""Connections that the parts of a supervisor share.
+
+    Links    as many as calls are under way, up to a limit; one when it is quiet
+    Rider    one part's way: over a shared connection that is free, else over one of its own
+
+Always true: a call waits for another one only when the limit is reached or no further connection can be had. A
+rider's call never waits for a shared connection: what must get through in time (a renewal) is never behind
+what may take long.
+
+Elsewhere: one connection, its deadlines and errors (link.py).
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from psycopg import AsyncConnection
+
+from supervisor.db.link import Link
+from supervisor.errors import DatabaseUnavailable
+
+T = TypeVar("T")
+
+_KEPT_S: Final = 10.0
+
+
+class Caller(Protocol):
+    """Whoever runs statements on a connection: Link, Links, Rider."""
+
+    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """As Link.call."""
+
+
+class Links:
+    """A few connections for all callers.
+
+    Args:
+        make: makes one more.
+        most: the most at one time.
+        kept_s: how long one beyond the first stays open unused.
+    """
+
+    def __init__(self, make: Callable[[], Link], *, most: int, kept_s: float = _KEPT_S) -> None:
+        self._make = make
+        self._most = most
+        self._kept_s = kept_s
+        self._links = [make()]
+        self._used = [time.monotonic()]
+
+    def free(self) -> Link | None:
+        """An open one that nobody uses now."""
+        return next((link for link in self._links if link.open and not link.busy), None)
+
+    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """As Link.call."""
+        link = self.free() or next((link for link in self._links if not link.busy), None) or self._another()
+        try:
+            return await self._over(link, work)
+        except DatabaseUnavailable as error:
+            # The server takes no more connections: those that there are take turns.
+            other = min((one for one in self._links if one.open), key=lambda one: one.callers, default=None)
+            if error.unsure or link.open or other is None:
+                raise
+            return await self._over(other, work)
+        finally:
+            await self._close_idle()
+
+    async def _over(self, link: Link, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        try:
+            return await link.call(work)
+        finally:
+            self._used[self._links.index(link)] = time.monotonic()
+
+    def _another(self) -> Link:
+        if len(self._links) < self._most:
+            self._links.append(self._make())
+            self._used.append(time.monotonic())
+            return self._links[-1]
+        return min(self._links, key=lambda link: link.callers)
+
+    async def _close_idle(self) -> None:
+        now = time.monotonic()
+        for link, used in zip(self._links[1:], self._used[1:], strict=True):
+            if link.open and not link.callers and now - used > self._kept_s:
+                await link.close()
+
+    async def close(self) -> None:
+        """Close them all."""
+        for link in self._links:
+            await link.close()
+
+
+class Rider:
+    """Calls over a shared connection that is free, else over *own*.
+
+    Args:
+        patience_s: how long an answer is waited for on a shared one.
+    """
+
+    def __init__(self, own: Link, shared: Links, *, patience_s: float, kept_s: float = _KEPT_S) -> None:
+        self._own = own
+        self._shared = shared
+        self._patience_s = patience_s
+        self._kept_s = kept_s
+        self._used = 0.0
+
+    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """As Link.call."""
+        shared = self._shared.free()
+        if shared is None:
+            try:
+                return await self._own.call(work)
+            finally:
+                self._used = time.monotonic()
+        try:
+            return await shared.call(work, patience_s=self._patience_s)
+        finally:
+            if self._own.open and not self._own.callers and time.monotonic() - self._used > self._kept_s:
+                await self._own.close()
+
+    async def close(self) -> None:
+        """Close its own."""
+        await self._own.close()
