@@ -3,16 +3,8 @@
 The clients are pgbench: each transaction writes an ordinary row and enqueues one job.
 """
 
-import re
-import subprocess
-import tempfile
-import threading
-from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
 
-import psycopg
 import pytest
 
 from tests.support.database import Database
@@ -20,6 +12,7 @@ from tests.support.jobs import enqueue
 from tests.support.servers import Server
 from tests.support.service import Service
 from tests.support.sizes import FULL
+from tests.support.writers import Ear, commits_per_s
 
 Start = Callable[..., Service]
 CLIENTS = 64 if FULL else 16
@@ -27,53 +20,6 @@ SLICE_S, SLICES = (10, 6) if FULL else (1, 1)
 FLOOD_S = 60 if FULL else 5
 MOST_PER_S = 100 if FULL else 200  # a short flood has more of its beginning
 WRITE = "begin; insert into orders default values; select supervisor.enqueue('t.noop'); commit;"
-
-
-class Ear(threading.Thread):
-    """Counts what the server sends to whoever listens, by the second of its arrival."""
-
-    def __init__(self, db: Database) -> None:
-        super().__init__(name="ear", daemon=True)
-        self._conn: psycopg.Connection[Any] = db.connect()
-        self._conn.execute("listen supervisor")
-        self._over = threading.Event()
-        self.heard = 0
-        self.by_second: Counter[int] = Counter()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        self._over.set()
-        self.join(10)
-
-    def run(self) -> None:
-        second = 0
-        while not self._over.is_set():
-            came = len(list(self._conn.notifies(timeout=1.0)))
-            self.heard += came
-            self.by_second[second] += came
-            second += 1
-
-
-def commits_per_s(server: Server, db: Database, clients: int, seconds: int) -> float:
-    """Let so many clients commit for so long."""
-    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        script.write(WRITE)
-        script.flush()
-        done = subprocess.run(
-            [
-                str(server.program("pgbench")), "-n", "-c", str(clients), "-j", "2", "-T", str(seconds),
-                "-f", script.name, "-d", db.conninfo,
-            ],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    said = done.stdout + done.stderr
-    tps = re.search(r"^tps = ([0-9.]+) \(without initial connection time\)", said, re.MULTILINE)
-    assert done.returncode == 0, said
-    assert tps is not None, said
-    return float(tps[1])
 
 
 @pytest.fixture
@@ -88,7 +34,7 @@ def test_notifications_stay_few_however_many_enqueue(
     under the server's one lock for them. Now they are few, jobs start all the same, and come promptly afterwards."""
     one = service(processes=2, poll_every_s=60)
     with Ear(db) as ear:
-        rate = commits_per_s(server, db, CLIENTS, FLOOD_S)
+        rate = commits_per_s(server, db, WRITE, CLIENTS, FLOOD_S)
     per_s = ear.heard / FLOOD_S
     print(f">>> {rate:.0f} jobs enqueued a second, {per_s:.0f} notifications a second: {list(ear.by_second.values())}")
     assert rate > 2 * MOST_PER_S, "no flood: nothing to see here"
@@ -119,7 +65,7 @@ def test_wake_ups_slow_no_writer_down_and_can_be_turned_off(
             one = service(processes=2, wake=wake)
             db.wait_for("select count(*)::int from supervisor.waiting", int(wake))
             with Ear(db) as ear:
-                rates[wake].append(round(commits_per_s(server, db, CLIENTS, SLICE_S)))
+                rates[wake].append(round(commits_per_s(server, db, WRITE, CLIENTS, SLICE_S)))
                 done[wake] += db.value("select count(*)::int from supervisor.history")
                 [job_id] = enqueue(db, "t.effect", priority=-1)
                 db.wait_for("select count(*)::int from effects where job_id = %s", 1, 20, [job_id])
