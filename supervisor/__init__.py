@@ -2,6 +2,7 @@
 
 The public names. Declaring:  handler, Handler, Job, Backoff, Cron; a handler raises Retry, Snooze or Cancel.
 Enqueueing:  enqueue, enqueue_many, enqueue_batch, NewJob, Enqueued, EnqueuedBatch, or a handler's own `.enqueue`.
+Waiting for what a job returns:  result_of, Results, or the `.result` of an Enqueued.
 Events:  publish, publish_many, NewEvent, Published; at the other end inbox.
 
 Everything that declares or enqueues jobs imports this, so it stays light: nothing
@@ -39,6 +40,7 @@ from supervisor.inbox import inbox  # noqa: E402
 from supervisor.outcome import Cancel, Retry, Snooze  # noqa: E402
 from supervisor.publisher import NewEvent, Published, publish, publish_many  # noqa: E402
 from supervisor.release import VERSION as __version__  # noqa: E402
+from supervisor.results import Results, result_of  # noqa: E402
 
 __all__ = [
     "Backoff",
@@ -51,6 +53,7 @@ __all__ = [
     "NewEvent",
     "NewJob",
     "Published",
+    "Results",
     "Retry",
     "Snooze",
     "__version__",
@@ -62,4 +65,5 @@ __all__ = [
     "inbox",
     "publish",
     "publish_many",
+    "result_of",
 ]

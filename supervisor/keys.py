@@ -12,12 +12,15 @@ it (docs/enqueue.md, docs/order.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, overload
 
 from supervisor.errors import InvalidJob
 from supervisor.payload import check_key
+
+if TYPE_CHECKING:
+    from supervisor.results import AsyncSource, SyncSource
 
 Seconds: TypeAlias = "timedelta | float"
 OnDead: TypeAlias = Literal["next", "hold"]
@@ -36,6 +39,15 @@ _LIVING: Final = ("queued", "running")
 _STATES: Final = (*_LIVING, "done", "dead", "cancelled")
 
 
+_waiter: Callable[..., Any] | None = None
+
+
+def install_waiter(waiter: Callable[..., Any]) -> None:
+    """Give answers of enqueues their `.result`. Called once by results.py, which is above this."""
+    global _waiter
+    _waiter = waiter
+
+
 class Enqueued(NamedTuple):
     """The answer to an enqueue.
 
@@ -46,6 +58,20 @@ class Enqueued(NamedTuple):
 
     id: int
     created: bool
+
+    @overload
+    def result(self, source: SyncSource, *, timeout: float | None = None, schema: str | None = None) -> Any: ...
+    @overload
+    def result(
+        self, source: AsyncSource, *, timeout: float | None = None, schema: str | None = None
+    ) -> Coroutine[Any, Any, Any]: ...
+    def result(
+        self, source: SyncSource | AsyncSource, *, timeout: float | None = None, schema: str | None = None
+    ) -> Any:
+        """What the job returned, waited for over *source*, *timeout* seconds at most: `supervisor.result_of`."""
+        if _waiter is None:
+            raise RuntimeError("import supervisor, not only supervisor.keys: the client is not loaded")
+        return _waiter(source, self, timeout=timeout, schema=schema)
 
 
 class EnqueuedBatch(NamedTuple):
