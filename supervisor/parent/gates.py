@@ -2,7 +2,7 @@
 
     notification: there are notes --.
     the next note falls due         +--> look: pass_gates() takes the notes that are due and lets in whoever may go
-    each second, at rest 10 s       |
+    each second, at rest 30 s       |
     50 ms after a look that found --'    at once, while there are more than one look takes
 
 Every supervisor does this; one at a time works, the others come back later. What ends a run lets the next in by
@@ -30,7 +30,7 @@ from supervisor.settings import Settings
 
 _MOST: Final = 200
 _EACH_S: Final = 1.0
-_EACH_AT_REST_S: Final = 10.0
+_EACH_AT_REST_S: Final = 30.0
 _FOUND_S: Final = 0.05
 _LEAST_S: Final = 0.002
 _REST: Final = 4

@@ -47,7 +47,7 @@ from supervisor.metrics import OTHER, bounded_label, metrics
 from supervisor.settings import Settings
 
 RECENT_S: Final = 10.0
-REST_S: Final = 30.0
+REST_S: Final = 60.0
 _LAPSED_S: Final = 0.05
 _SWEEP_S: Final = 2.0
 _LOOKBACK_S: Final = 1.0
