@@ -1,4 +1,5 @@
-"""What an operator can order: jobs' retry, cancel, another time; queues' pause and limit; cron entries' pause and run.
+"""What an operator can order: jobs' retry, cancel, another time; queues' pause and limit; cron entries' pause and run;
+parked events' replay and drop.
 
     form --check--> db/operate.py --> back to the page, with what became of it in the address, as numbers
 
@@ -14,7 +15,7 @@ from starlette.datastructures import QueryParams
 
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.viewer import Viewer
-from supervisor.db import operate, queues, schedules
+from supervisor.db import events, operate, queues, schedules
 from supervisor.db.desk import Conn
 from supervisor.errors import InvalidQueue, InvalidSchedule
 from supervisor.log import get_logger
@@ -28,6 +29,11 @@ _SCHEDULE_SAID: Final = {
     "pause_schedule": "The entry is paused: it adds no jobs.",
     "resume_schedule": "The entry runs again, from its next time on.",
     "run_schedule": "A job of the entry was added.",
+}
+EVENT_ORDERS: Final = {"replay": events.replay, "drop": events.drop}
+_EVENTS_SAID: Final = {
+    "replay": "back in the outbox, at their old places; what their keys held back follows.",
+    "drop": "dropped: they are never published; what their keys held back goes on.",
 }
 _MOST_IDS: Final = 200
 _LONGEST_DELAY_S: Final = 10 * 366 * 86400.0
@@ -54,7 +60,7 @@ class Done:
     @classmethod
     def read(cls, params: QueryParams) -> "Done | None":
         """What `query` has written, or None."""
-        if params.get("said") not in (*ORDERS, *QUEUE_ORDERS, *_SCHEDULE_SAID):
+        if params.get("said") not in (*ORDERS, *QUEUE_ORDERS, *_SCHEDULE_SAID, *EVENT_ORDERS):
             return None
         return cls(params["said"], *(_small(params.get(name)) for name in ("done", "asked", "taken", "missing")))
 
@@ -69,8 +75,13 @@ class Done:
             return (
                 "A job with its unique key is there: nothing was added." if self.taken else _SCHEDULE_SAID[self.order]
             )
+        if self.order in EVENT_ORDERS:
+            said = [f"{self.done:,} of the chosen events are {_EVENTS_SAID[self.order]}"] if self.done else []
+            if self.missing:
+                said.append(f"{self.missing:,} left alone: not parked any more.")
+            return " ".join(said)
         if self.order in QUEUE_ORDERS:
-            said = {
+            told = {
                 "pause": "The queue is paused: what runs goes on.",
                 "resume": "The queue gives jobs again.",
                 "limit": "The limit is set; it holds as soon as a supervisor has counted what runs.",
@@ -78,7 +89,7 @@ class Done:
                 "rate": "The rate is set; it holds from now on.",
                 "unrate": "The queue has no rate.",
             }
-            return said[self.order]
+            return told[self.order]
         words = {"retry": "put back into the queue", "cancel": "cancelled", "reschedule": "given another time"}
         parts = []
         if self.done:
@@ -166,6 +177,17 @@ async def carry_out_on_schedule(viewer: Viewer, fields: Mapping[str, str], who: 
     return Done(order, taken=int(order == "run_schedule" and not answer[1]))
 
 
+async def carry_out_on_events(viewer: Viewer, order: str, ids: Sequence[int]) -> Done:
+    """Carry out *order* on the parked events of *ids*. Raises Refused for what cannot be ordered."""
+    action = EVENT_ORDERS.get(order)
+    if action is None:
+        raise Refused(400, f"The order must be one of {', '.join(EVENT_ORDERS)}.")
+    touched = await viewer.desk.order(action, ids)
+    viewer.forget()
+    log.info("dashboard.event_order", order=order, event_ids=list(ids)[:20], done=len(touched))
+    return Done(order, done=len(touched), missing=len(ids) - len(touched))
+
+
 def _send_schedule(conn: Conn, schema: str, name: str, parameters: dict[str, object]) -> tuple[Any, ...]:
     return schedules.order(conn, name, schema, parameters)
 
@@ -174,14 +196,14 @@ def _send(conn: Conn, schema: str, name: str, parameters: dict[str, object]) -> 
     return queues.order(conn, name, schema, parameters)
 
 
-def job_ids(texts: Sequence[str]) -> list[int]:
+def chosen_ids(texts: Sequence[str], what: str = "job") -> list[int]:
     """The ids a form names, each once."""
     if not texts:
-        raise Refused(400, "No job was chosen.")
+        raise Refused(400, f"No {what} was chosen.")
     if len(texts) > _MOST_IDS:
-        raise Refused(400, f"{len(texts)} jobs are more than one order takes ({_MOST_IDS}).")
+        raise Refused(400, f"{len(texts)} {what}s are more than one order takes ({_MOST_IDS}).")
     if not all(text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63 for text in texts):
-        raise Refused(400, "A job's id is a number.")
+        raise Refused(400, f"The id of a {what} is a number.")
     return sorted({int(text) for text in texts})
 
 

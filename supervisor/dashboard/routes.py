@@ -3,6 +3,7 @@
 GET   /  /jobs  /jobs/ID  /queues  /schedules  /outbox  /health        and with .json (the first as /overview.json)
 POST  /jobs/order                                  order=retry|cancel|reschedule, id=..., and when
 POST  /queues/order, /schedules/order              order=..., and the queue or the entry's name
+POST  /outbox/order                                order=replay|drop, id=...
 GET, POST  /login, POST /logout                    where a token is set
 GET   /static/...
 """
@@ -50,6 +51,7 @@ def routes(dashboard: "Dashboard") -> list[BaseRoute]:
         Route("/jobs/order", dashboard.sound(_order(dashboard)), methods=["POST"]),
         Route("/queues/order", dashboard.sound(_queue_order(dashboard)), methods=["POST"]),
         Route("/schedules/order", dashboard.sound(_schedule_order(dashboard)), methods=["POST"]),
+        Route("/outbox/order", dashboard.sound(_event_order(dashboard)), methods=["POST"]),
     ]
     for name, path, document, answer in pages:
         endpoint = dashboard.sound(_shown(dashboard, name, answer))
@@ -68,7 +70,7 @@ def _order(dashboard: "Dashboard") -> Endpoint:
     async def endpoint(request: Request) -> Response:
         given = await dashboard.order_form(request)
         fields = dict(given)
-        ids = orders.job_ids([value for name, value in given if name == "id"])
+        ids = orders.chosen_ids([value for name, value in given if name == "id"])
         done = await orders.carry_out(dashboard.viewer, fields.get("order", ""), ids, fields)
         if wants_json(request):
             return as_json({"text": done.text(), **done.query()}, 200 if done.good else 409)
@@ -100,6 +102,18 @@ def _schedule_order(dashboard: "Dashboard") -> Endpoint:
         if wants_json(request):
             return as_json({"text": done.text(), **done.query()})
         return _see(request, "/schedules", done.query())
+
+    return endpoint
+
+
+def _event_order(dashboard: "Dashboard") -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        given = await dashboard.order_form(request)
+        ids = orders.chosen_ids([value for name, value in given if name == "id"], "event")
+        done = await orders.carry_out_on_events(dashboard.viewer, dict(given).get("order", ""), ids)
+        if wants_json(request):
+            return as_json({"text": done.text(), **done.query()}, 200 if done.good else 409)
+        return _see(request, "/outbox", done.query())
 
     return endpoint
 
