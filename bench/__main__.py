@@ -3,9 +3,11 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from bench import crash, drain, outbox
-from bench.report import Bench
+from bench.chart import draw
+from bench.report import Bench, as_dict
 
 BENCHES: dict[str, Bench] = {"drain": drain, "crash": crash, "outbox": outbox}
 
@@ -16,6 +18,7 @@ def main() -> int:
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, bench in BENCHES.items():
         one = names.add_parser(name, help=bench.HELP, description=bench.HELP)
+        one.add_argument("--chart", type=Path, metavar="FILE", help="draw the figures, as .svg or .png")
         one.add_argument("--json", action="store_true", help="print all figures as JSON, and nothing else")
         bench.arguments(one)
     options = parser.parse_args()
@@ -24,8 +27,10 @@ def main() -> int:
         print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
     report = BENCHES[options.name].run(options, say)
+    if options.chart and report.chart:
+        draw(report.chart, options.chart)
     if options.json:
-        print(json.dumps({"bench": options.name, **report.figures, "line": report.line}, indent=2))
+        print(json.dumps({**as_dict(options.name, report), "line": report.line}, indent=2))
     else:
         print(f"\n{report.line}")
     return 0

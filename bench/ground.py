@@ -91,9 +91,7 @@ def row(conn: Conn, statement: str, parameters: Sequence[object] | None = None) 
     return found
 
 
-def until(
-    conn: Conn, service: BenchService | None, question: str, deadline_s: float, every_s: float = 0.05
-) -> None:
+def until(conn: Conn, service: BenchService | None, question: str, deadline_s: float, every_s: float = 0.05) -> None:
     """Ask until the answer is true.
 
     Raises:

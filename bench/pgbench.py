@@ -66,12 +66,11 @@ class Drained:
 
     jobs: int
     seconds: float
-    row_bytes: float
 
 
-def drain(server: BenchServer, database: str, kind: str, payload: str, jobs: int) -> Drained:
-    """Fill a plain table in *database* with *jobs* rows and let pgbench take them out."""
-    with psycopg.connect(server.conninfo(database), autocommit=True) as conn:
+def fill(url: str, kind: str, payload: str, jobs: int) -> None:
+    """Make a plain table with *jobs* rows."""
+    with psycopg.connect(url, autocommit=True) as conn:
         conn.execute(TABLE.encode())
         conn.execute(
             "insert into plain_job (kind, payload) select %s, jsonb_set(%s::jsonb, '{n}', to_jsonb(n))"
@@ -79,11 +78,13 @@ def drain(server: BenchServer, database: str, kind: str, payload: str, jobs: int
             [kind, payload, jobs],
         )
         conn.execute("analyze plain_job")
-        conn.execute("checkpoint")
-        row_bytes = _value(conn, "select avg(pg_column_size(j)) from (select * from plain_job limit 1000) j")
-        seconds = _run(server, database, -(-jobs // (BATCH * CLIENTS)))
-        left = _value(conn, "select count(*) from plain_job")
-    return Drained(jobs - int(left), seconds, row_bytes)
+
+
+def drain(server: BenchServer, database: str, jobs: int) -> Drained:
+    """Let pgbench take *jobs* rows out of the plain table of *database*."""
+    seconds = _run(server, database, -(-jobs // (BATCH * CLIENTS)))
+    left = int(server.execute("select count(*) from plain_job", database)[0][0])
+    return Drained(jobs - left, seconds)
 
 
 def _run(server: BenchServer, database: str, transactions: int) -> float:
@@ -107,9 +108,3 @@ def _program(server: BenchServer) -> Path:
     if not program.exists():
         raise RuntimeError(f"{program} is missing: the extra 'embedded' of this release has no pgbench")
     return program
-
-
-def _value(conn: psycopg.Connection[tuple[object, ...]], statement: str) -> float:
-    row = conn.execute(statement.encode()).fetchone()
-    assert row is not None
-    return float(str(row[0]))

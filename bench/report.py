@@ -5,7 +5,7 @@ Elsewhere: charts are drawn in chart.py; what all figures are compared with in t
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 Say = Callable[[str], None]
@@ -89,6 +89,11 @@ class Report:
     tables: Sequence[Table] = ()
     chart: Chart | None = None
     shown: Sequence[Shown] = ()
+
+
+def as_dict(name: str, report: Report) -> dict[str, Any]:
+    """Everything measured, for JSON."""
+    return {"bench": name, **report.figures, "shown": [asdict(one) for one in report.shown]}
 
 
 class Bench(Protocol):

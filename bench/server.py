@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
+from bench import machine
 from supervisor.db.pginstall import AsUser, find_programs, server_account
 
 VERSION: Final = 18
@@ -33,7 +34,7 @@ SHOWN: Final = (
 _CONFIG: Final = """
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
-max_connections = 100
+max_connections = 300
 shared_buffers = 512MB
 max_wal_size = 4GB
 checkpoint_timeout = 15min
@@ -88,6 +89,10 @@ class BenchServer:
     def settings(self) -> dict[str, str]:
         """The settings that figures depend on."""
         return {name: str(self.execute(f"show {name}")[0][0]) for name in SHOWN}
+
+    def cpu_s(self) -> float:
+        """Processor time so far, of the processes that have ended too."""
+        return machine.cpu_s(self.pid) + sum(map(machine.cpu_s, machine.children(self.pid)))
 
     @property
     def pid(self) -> int:

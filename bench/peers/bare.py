@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from bench.pgbench import BATCH, CLAIM, TABLE
 from bench.peers.shell import NOTE, Clock, Producer, main
+from bench.pgbench import BATCH, CLAIM, TABLE
 
 _CLAIM = CLAIM.format(batch=BATCH, client="0") + " select id, kind, payload from claimed"
 _DELETE = "delete from plain_job where id = any($1::bigint[])"
@@ -56,13 +56,13 @@ class Bare:
     async def work(self, url: str, concurrency: int, clock: Clock) -> None:
         conn = await asyncpg.connect(url)
         claim, delete = await conn.prepare(_CLAIM), await conn.prepare(_DELETE)
-        await claim.fetch()
         await delete.fetch([])
         called = asyncio.Event()
         if clock.latency:
             ear = await asyncpg.connect(url)
             await ear.add_listener("plain_job", lambda *_: called.set())
         await clock.go()
+        clock.begin()
         while True:
             rows = await claim.fetch()
             if rows:

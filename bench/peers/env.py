@@ -96,8 +96,9 @@ def _python(peer: Peer, home: Path) -> None:
 def _version_of(python: str) -> tuple[int, int]:
     try:
         said = subprocess.run(
-            [python, "-c", "import sys, venv; print(*sys.version_info[:2])"], capture_output=True, text=True, timeout=20
-        ).stdout.split()
+            [python, "-c", "import sys, venv; print(*sys.version_info[:2])"],
+            capture_output=True, text=True, timeout=20, check=False,
+        ).stdout.split()  # fmt: skip
         return int(said[0]), int(said[1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
         return (0, 0)
@@ -130,7 +131,9 @@ def _node_version(node: str) -> tuple[int, ...]:
 
 def _run(command: Sequence[str], place: Path) -> str:
     try:
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S)
+        done = subprocess.run(
+            command, cwd=place, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise PeerMissing(f"{command[0]} did not end within {_INSTALL_TIMEOUT_S} s") from None
     if done.returncode != 0:

@@ -50,10 +50,13 @@ class Clock:
         self._first = self._first or now
         self._last = now
 
+    def begin(self) -> None:
+        """The first job is about to be claimed; for loops without handlers."""
+        self._first = time.monotonic_ns()
+
     def seen_all(self, count: int) -> None:
         """So many jobs are done; for loops without handlers."""
         self._last = time.monotonic_ns()
-        self._first = self._first or self._last
         self._done += count
 
     async def _tell(self) -> None:

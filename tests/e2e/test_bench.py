@@ -27,9 +27,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_drain_measures_the_service_and_plain_sql(place: Path) -> None:
+def test_drain_measures_the_service_a_bare_loop_and_plain_sql(place: Path) -> None:
     size = ("--jobs", "400", "--rounds", "2", "--processes", "2", "--concurrency", "5", "--prefetch", "15")
-    done = bench("drain", "--json", *size, tmp_path=place)
+    done = bench("drain", "--json", *size, "--chart", str(place / "drain.svg"), tmp_path=place)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
 
@@ -38,17 +38,25 @@ def test_drain_measures_the_service_and_plain_sql(place: Path) -> None:
     assert found["machine"]["cores"] >= 1
     assert found["machine"]["cpu"]
     assert found["settings"] == {"processes": 2, "concurrency": 5, "prefetch": 15, "jobs": 400}
-    assert len(found["rounds"]) == 2
-    for one in found["rounds"]:
-        assert one["service"]["jobs"] == one["plain"]["jobs"] == 400
-        assert 0 < one["service"]["seconds"] <= one["service"]["wall_s"]
-        assert one["plain"]["seconds"] > 0
-        assert one["service"]["row_bytes"] == pytest.approx(one["plain"]["row_bytes"], rel=0.15)
-        assert set(one["service"]["cpu_us"]) == {"workers", "parent", "server"}
-    for figure in (found["service"]["jobs_per_s"], found["plain"]["jobs_per_s"], found["ratio"]):
-        assert 0 < figure["low"] <= figure["median"] <= figure["high"]
+    assert found["rounds"].keys() == {"service", "service, history", "bare", "plain SQL"}
+    for name, rounds in found["rounds"].items():
+        assert len(rounds) == 2
+        for one in rounds:
+            assert one["jobs"] == 400
+            assert one["seconds"] > 0
+            assert 50 < one["wal_bytes"] < one["wal_whole"]
+            assert one["cpu_us"]["server"] > 0
+        rate = found["jobs_per_s"][name]
+        assert 0 < rate["low"] <= rate["median"] <= rate["high"]
+    for name in ("service", "service, history"):
+        assert found["ratios"][name].keys() == {"bare", "plain SQL"}
+        assert found["cpu_us_per_job"][name].keys() == {"workers", "parent", "server"}
+    assert found["wal_bytes_per_job"]["service"] < found["wal_bytes_per_job"]["service, history"]
+    assert {one["key"] for one in found["shown"]} == {"drain-bare", "cpu-workers", "cpu-server", "wal", "wal-history"}
     assert found["line"].startswith("drain: ")
-    assert "x plain SQL by pgbench (2 workers, no-op jobs, history on, up to 20 jobs a claim;" in found["line"]
+    assert "x a bare asyncpg loop, " in found["line"]
+    assert "(2 workers, no-op jobs, history on, up to 20 jobs a claim;" in found["line"]
+    assert "jobs/s" in (place / "drain.svg").read_text()
     assert list(place.glob("bench-*")) == [], "its server's and services' files are gone"
 
 
