@@ -305,8 +305,8 @@ begin
         select l.parent, l.failed, d.status
           from {schema}.job_after l
           left join lateral (select x.status from {schema}.dead_letter x where x.id = l.parent offset 0) d on true
-         where l.child = p_child and (p_parents is null or l.parent = any (p_parents))
-           and not exists (select from {schema}.job j where j.id = l.parent)
+          left join lateral (select true as there from {schema}.job j where j.id = l.parent offset 0) run on true
+         where l.child = p_child and (p_parents is null or l.parent = any (p_parents)) and run.there is null
     loop
         if r.status is not null and r.failed = 'cancel' then
             perform {schema}.cancel_child(p_child, format('job %s, which this one waited for, is %s', r.parent, r.status));
@@ -622,12 +622,13 @@ $fn$;
 -- go_back: a job with gates is queued again. One that comes later frees its place of a concurrency_key and waits for
 -- one again; each start of a rate_key waits for its time. Internal; the caller holds the row, and has set its run_at.
 --
--- Params   p_at: when it is due. p_later: whether that is a new time, or its old place.
+-- Params   p_at: when it is due, where p_later says that it is a new time; else it keeps its old place.
 create or replace function {schema}.go_back(p_id bigint, p_at timestamptz, p_later boolean) returns void
 language plpgsql as $fn$
 declare
     v_gated {schema}.gated;
     v_gate  smallint;
+    v_due   timestamptz;
 begin
     select g.* into v_gated from {schema}.gated g where g.job_id = p_id and g.gate is null;
     v_gate := case when p_later and v_gated.concurrency_key is not null then 3
@@ -635,14 +636,15 @@ begin
     if v_gate is null then
         return;
     end if;
-    update {schema}.gated g set gate = v_gate, due_at = p_at where g.job_id = p_id;
+    v_due := case when p_later then p_at else v_gated.due_at end;
+    update {schema}.gated g set gate = v_gate, due_at = v_due where g.job_id = p_id;
     update {schema}.job j set run_at = {schema}.parked_at() where j.id = p_id;
     insert into {schema}.gate_note (at, gate, key)
-    values (greatest(clock_timestamp(), p_at), v_gate, case v_gate when 3 then v_gated.concurrency_key else v_gated.rate_key end);
+    values (greatest(clock_timestamp(), v_due), v_gate, case v_gate when 3 then v_gated.concurrency_key else v_gated.rate_key end);
     if v_gate = 3 then
         perform {schema}.freed(null, array[v_gated.concurrency_key]);
     end if;
-    perform {schema}.tell_gates(greatest(clock_timestamp(), p_at));
+    perform {schema}.tell_gates(greatest(clock_timestamp(), v_due));
 end
 $fn$;
 
