@@ -44,6 +44,16 @@ async def try_tend(conn: AsyncConnection, schema: str, *, idle_s: float = 10.0) 
         return bool(row and row[0])
 
 
+async def cancels_of(
+    conn: AsyncConnection, schema: str, runs: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, float | None]]:
+    """Of *runs* (id, token) those that were cancelled, with the seconds until their workers may be killed for it."""
+    async with conn.cursor(row_factory=tuple_row) as cur:
+        parameters = {"ids": numbers([run[0] for run in runs]), "claims": numbers([run[1] for run in runs])}
+        await cur.execute(statement("cancels_of", schema), parameters)
+        return [(row[0], row[1], row[2]) for row in await cur.fetchall()]
+
+
 async def reap(conn: AsyncConnection, schema: str) -> list[tuple[int, str]]:
     """Close the sessions that nobody renewed in time; their ids and names."""
     async with conn.cursor(row_factory=tuple_row) as cur:

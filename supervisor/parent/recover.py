@@ -7,6 +7,7 @@ handler had returned. From that and from how the worker died follows, for each j
     returned   as the handler ended          as the handler ended
       with a result: released, untouched     released, untouched    (what it returned has died with the worker)
     started    alone: crashed (charged)      its own deadline passed: failed (charged an attempt)
+                                             cancelled by force: cancelled
                several: suspect (each next   any other reason: interrupted (uncharged)
                runs alone, uncharged)
     claimed    released, untouched           released, untouched
@@ -35,7 +36,7 @@ class Death:
 
     Attributes:
         why: In words, with the exit code or the signal.
-        caused: None if it died by itself; else why it was ended or left: deadline, drain, fence, recycle,
+        caused: None if it died by itself; else why it was ended or left: deadline, cancel, drain, fence, recycle,
             fault (of the worker's own code, perhaps not of its jobs).
         trace: What the interpreter wrote as it died: where each thread was.
     """
@@ -60,6 +61,8 @@ def _outcome(entry: Entry, started: list[Entry], death: Death) -> Outcome:
         return Outcome(entry.event, entry.error, entry.delay, entry.reason)
     if entry.phase is not Phase.STARTED:
         return Outcome("released", reason="neighbour_died")
+    if entry.cancelled:
+        return Outcome("interrupted", f"cancelled: did not stop when told to; {death.why}", reason="cancel")
     if entry.killed:
         return Outcome("failed", f"timeout: did not stop when told to; {death.why}", None, "timeout")
     if death.caused == "fault" and not (entry.suspect and len(started) == 1):

@@ -29,6 +29,7 @@ from supervisor.errors import DatabaseUnavailable, HandlersFailed, SchemaMissing
 from supervisor.floods import Floods
 from supervisor.log import Repeats, dropped_lines, get_logger
 from supervisor.metrics.facts import Values
+from supervisor.parent.cancels import Cancels
 from supervisor.parent.child import Child
 from supervisor.parent.cron import Cron
 from supervisor.parent.deadlines import Deadlines
@@ -54,7 +55,7 @@ from supervisor.parent.waker import Waker
 from supervisor.parent.watch import Watch
 from supervisor.probes import HealthServer
 from supervisor.settings import Settings
-from supervisor.wire.messages import CancelJob, HandBack, Hungry, Wake
+from supervisor.wire.messages import HandBack, Hungry, Wake
 from supervisor.worker import tracing
 from supervisor.worker.main import WorkerConfig
 
@@ -114,7 +115,7 @@ class Parent:
         self._waker = Waker(
             workers=lambda: self._fleet.ready(),  # noqa: PLW0108 (the fleet comes next)
             clock=self._clock,
-            on_cancel=self._cancel,
+            on_cancel=lambda *run: self._cancels.heard(*run),  # noqa: PLW0108 (it comes later)
             on_queue=self._queue_named,
             on_look=lambda seconds: self._showing.looked_at(seconds),  # noqa: PLW0108 (it comes later)
             on_gates=lambda at: self._gatekeeper.heard(at),  # noqa: PLW0108 (it comes later)
@@ -200,6 +201,13 @@ class Parent:
             listening=lambda: self._ears.listening,
             flooded=lambda: self._floods.paused,
             on_wanted=self._looker.look_now,
+        )
+        self._cancels = Cancels(
+            self._links,
+            settings,
+            guard=self._guard,
+            workers=self._fleet.living,
+            listening=lambda: self._ears.listening,
         )
         self._gatekeeper = Gatekeeper(self._links, settings, guard=self._guard, clock=self._clock, rest=self._rest)
         self._showing = Showing(self._links, settings, guard=self._guard, fleet=self._fleet, clock=self._clock)
@@ -295,6 +303,8 @@ class Parent:
         self._spawn_task(self._house())
         self._spawn_task(self._watch.run())
         self._spawn_task(self._cron.run())
+        self._spawn_task(self._cancels.run())
+        self._spawn_task(self._cancels.look())
         self._spawn_task(Deadlines(self._fleet.living, self._settings.concurrency).run())
         if self._settings.wake:
             self._spawn_task(self._ears.run())
@@ -447,11 +457,6 @@ class Parent:
             if child is holder and child.sessions() == [session]:
                 child.wake(Wake())
 
-    def _cancel(self, job_id: int, session: int, token: int) -> None:
-        for child in self._fleet.living():
-            if session in child.sessions():
-                child.tell(CancelJob(job_id, token))
-
     def _queue_named(self, queue: str, priorities: list[int]) -> list[tuple[str, int]]:
         lanes = [Lane(queue, priority) for priority in priorities]
         if any(lane.suspects for lane in lanes):
@@ -475,6 +480,7 @@ class Parent:
         self._waker.notice(payload)
 
     def _heard_again(self) -> None:
+        self._cancels.look_now()
         self._rest.work()
         self._presence.beat_now()
         self._looker.look_now()

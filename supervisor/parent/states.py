@@ -70,6 +70,6 @@ def restart(code: int | None, caused: str | None, *, orderly: bool = True) -> Re
         return Restart.WITHIN_BUDGET
     if code == exits.CONFIG and orderly:
         return Restart.STOP_SERVICE
-    if caused in ("deadline", "recycle", "drain", "fence") or code in (exits.OK, exits.CUT):
+    if caused in ("deadline", "cancel", "recycle", "drain", "fence") or code in (exits.OK, exits.CUT):
         return Restart.AT_ONCE
     return Restart.WITHIN_BUDGET

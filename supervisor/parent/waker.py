@@ -60,7 +60,8 @@ class Waker:
     Args:
         workers: the workers that are ready, in any order.
         clock: the database's clock, for due times in notifications.
-        on_cancel: called with (job id, session, token) of a job that an operator cancelled.
+        on_cancel: called with (job id, session, token, seconds until its worker may be killed for it or None) of a
+            job that an operator cancelled.
         on_queue: called with a queue and its priorities (empty: unknown) that a notification named.
         on_gates: called with the time (epoch seconds) from which jobs at gates are to be looked at.
         on_settings: called with a queue and its new settings, as a notification has them.
@@ -72,7 +73,7 @@ class Waker:
         *,
         workers: Callable[[], Iterable[Wakeable]],
         clock: DbClock,
-        on_cancel: Callable[[int, int, int], None],
+        on_cancel: Callable[[int, int, int, float | None], None],
         on_queue: Callable[[str, list[int]], list[tuple[str, int]]],
         on_look: Callable[[float], None] = lambda _: None,
         on_gates: Callable[[float], None] = lambda _: None,
@@ -107,7 +108,9 @@ class Waker:
                 self._on_look(float(told["look"]))
                 return
             if "cancel" in told:
-                self._on_cancel(int(told["cancel"]), int(told["session"]), int(told["claims"]))
+                kill = told.get("kill")
+                kill_s = None if kill is None else float(kill)
+                self._on_cancel(int(told["cancel"]), int(told["session"]), int(told["claims"]), kill_s)
                 return
             queue, at = str(told["queue"]), float(told["at"])
             if "gate" in told:  # to older releases it is a job of a queue without a name

@@ -254,9 +254,9 @@ class Board:
         """Bits the worker looks at; their meaning is the parent's and the worker's business."""
         self._words[FLAGS] = flags
 
-    def mark_killed(self, index: int) -> None:
-        """Just before the parent kills the worker for this entry's deadline."""
-        self._bytes[HEADER + index * ENTRY + 9] = 1
+    def mark_killed(self, index: int, *, cancelled: bool = False) -> None:
+        """Just before the parent kills the worker for this entry's deadline, or since it was *cancelled*."""
+        self._bytes[HEADER + index * ENTRY + 9] = 2 if cancelled else 1
 
     def read(self) -> Snapshot:
         """What the worker does now, or did last. Each entry is consistent in itself; see `Entry.torn`."""

@@ -8,7 +8,7 @@ Layout, little endian, offsets in bytes:
     256   entries of 256 bytes:
        0  <Q  sequence: odd while the entry is being written
        8  B   phase: 0 free, 1 claimed, 2 started, 3 returned
-       9  B   killed: 1 if the parent killed the worker for this job's deadline (the parent's byte)
+       9  B   killed: why the parent killed the worker for this job: 1 its deadline, 2 cancelled (the parent's byte)
       16  <qqQ  job id, token, claimed (monotonic ns)
       40  <QQ   started, deadline (monotonic ns; deadline 0: none)
       56  <dBB  delay (seconds; NaN: none), event (index in EVENTS), length of error
@@ -104,9 +104,10 @@ class Entry:
     delay: float | None
     error: str | None  # cut at 128 bytes
     reason: str | None  # cut at 8 bytes
-    killed: bool  # the parent killed the worker for this job's deadline
+    killed: bool  # the parent killed the worker for this job: its deadline, or it was cancelled
     torn: bool  # caught in a write: final for a dead worker; of a living one, read again before acting on it
     queue: int = 0  # its place among the queues that Ready named, from 1; 0: another
+    cancelled: bool = False  # killed, and since it was cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +161,5 @@ def decode(index: int, copy: bytes, *, torn: bool) -> Entry | None:
         killed=bool(killed),
         torn=torn,
         queue=queue,
+        cancelled=killed == 2,
     )

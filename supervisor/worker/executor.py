@@ -356,6 +356,18 @@ class Executor:
             for run in paused:
                 self._end(run, Outcome("released", reason="paused"))
 
+    def cancel(self, job_id: int, token: int) -> Run | None:
+        """Tell this run to stop; one that has not started is handed back. The run; None if it is not held."""
+        run = self.running.get(job_id)
+        if run is not None and run.job.token == token:
+            return run if run.stop("cancel") else None
+        for run in self._backlog:
+            if (run.job.id, run.job.token) == (job_id, token):
+                self._backlog.remove(run)
+                self._end(run, Outcome("released", reason="cancel"))
+                return run
+        return None
+
     def stop_starting(self) -> None:
         """Start nothing more, and release what waits."""
         self._stopped = True

@@ -181,7 +181,8 @@ class Worker:
             timeout_s=30.0,
             connect_timeout_s=settings.connect_timeout_s,
         )
-        self._marks = Marks({queue.name: queue.weight for queue in settings.queues}, random.Random())
+        weights = {queue.name: queue.weight for queue in settings.queues}
+        self._marks = Marks(weights, random.Random(), ageing_s=settings.ageing_s)
         self._session = Session(
             link,
             settings.schema_,
@@ -311,8 +312,8 @@ class Worker:
                     [Lane(gone.queue, gone.priority) for gone in message.remove],
                 )
             case CancelJob():
-                run = self._executor.running.get(message.job_id)
-                if run is not None and run.job.token == message.token and run.stop("cancel"):
+                run = self._executor.cancel(message.job_id, message.token)
+                if run is not None:
                     logger.info("job.cancelling", job_id=message.job_id, kind=run.job.kind)
             case HandBack():
                 self._executor.hand_back(message.queue)

@@ -27,8 +27,8 @@ def clock() -> DbClock:
     return DbClock(now=now, wall=lambda: DB_NOW)
 
 
-def waker(*workers: FakeWorker) -> tuple[Waker, list[tuple[int, int, int]]]:
-    cancelled: list[tuple[int, int, int]] = []
+def waker(*workers: FakeWorker) -> tuple[Waker, list[tuple[int, int, int, float | None]]]:
+    cancelled: list[tuple[int, int, int, float | None]] = []
     made = Waker(
         workers=lambda: workers,
         clock=clock(),
@@ -132,7 +132,7 @@ async def test_nonsense_is_counted_and_ignored() -> None:
 async def test_an_operators_cancel_is_passed_on() -> None:
     made, cancelled = waker()
     made.notice(json.dumps({"cancel": 5, "session": 6, "claims": 7}))
-    assert cancelled == [(5, 6, 7)]
+    assert cancelled == [(5, 6, 7, None)]
     made.close()
 
 
