@@ -202,6 +202,10 @@ class Settings(BaseSettings):
     max_unacked: int = _setting(
         "Results waiting to be stored at which a worker stops claiming.", 1000, ge=1, le=100_000
     )
+    ageing_s: SecondsOrZero = _setting(
+        "Jobs that have waited for longer come before all others in every tenth claim, the oldest first; 0: never.",
+        300.0,
+    )
     kill_after_s: SecondsOrZero = _setting("From a job's timeout to the kill of a worker that still runs it.", 5.0)
     retry_base_s: SecondsOrZero = _setting("Delay before the first retry; doubles with each.", 1.0)
     retry_cap_s: Annotated[float, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = _setting(

@@ -195,13 +195,26 @@ class Tender:
         elif full:
             took = time.monotonic() - started
             self._next_full = time.monotonic() + min(_LONGEST_FULL_GAP_S, max(1.0, _DUTY * took))
+        ages = bool(self._settings.ageing_s) and any(water.due for water in waters)
+        clock = await tend.now(conn, schema) if ages else 0.0
         for water in waters:
             published = report.lanes[water.lane]
             # Below what is published only if that lies ahead of the clock, which was set back.
-            if water.mark < published or (water.cost_ms > _PUBLISH_MS and water.mark > published):
+            if water.mark < published or (
+                water.mark > published and (water.cost_ms > _PUBLISH_MS or self._tells_age(water, published, clock))
+            ):
                 await tend.publish_mark(conn, schema, water.lane, water.mark)
                 report.lanes[water.lane] = water.mark
         return report
+
+    def _tells_age(self, water: tend.LowWater, published: Mark, clock: float) -> bool:
+        """Whether workers are to know by the mark how old the lane's first job is (worker/marks.py): once it has
+        waited for the ageing time, and then each tenth of that, so that a young lane does not pass for an old one."""
+        ageing_s, mark_s = self._settings.ageing_s, epoch_us(water.mark.at) / 1e6
+        aged = water.due and mark_s <= clock - ageing_s
+        return (
+            bool(ageing_s) and (aged or published > Mark()) and mark_s >= epoch_us(published.at) / 1e6 + ageing_s / 10
+        )
 
     def _ranges(self, water: tend.LowWater, now: float, full: bool) -> list[tend.Range]:
         """What to sweep of one lane, and remember its mark for the next ticks.

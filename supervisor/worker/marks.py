@@ -10,6 +10,11 @@ What can appear below a mark, and what brings it back into view:
     anything else                            once a second the worker starts again from the published
                                              mark, and sweeps move rows from below that one up to it
 
+Queues are visited by weight, lower priorities first in each. So that nothing waits for ever behind what comes
+before it, every tenth claim reads the lanes whose mark is older than the ageing time first, the oldest of all
+before the others: of the jobs that have waited for so long the one that has waited longest is next, wherever it is.
+That costs no claim anything: a mark is as old as the first job that waits behind it.
+
 Always true: a mark is only ever a place below which the last claim saw nothing unclaimed, or lower.
 
 Elsewhere: publishing and sweeping (parent/tender.py); the statement (functions/050_work.sql).
@@ -25,6 +30,7 @@ from supervisor.db.jobs import Answer, Lane, Mark, mark_at
 LOOKBACK_S: Final = 0.25
 _LOOK_BACK_EVERY_S: Final = 0.1
 _RESTART_EVERY_S: Final = 1.0
+AGEING_EVERY: Final = 10
 
 
 class Marks:
@@ -33,16 +39,21 @@ class Marks:
     Args:
         weights: Queue name to weight; "*" stands for every queue not named. Queues are visited in a
             random order in which a queue of twice the weight is first twice as often; inside a queue
-            lower priorities always come first.
+            lower priorities come first.
+        ageing_s: In every tenth claim jobs that have waited for longer come before all others; 0: never.
     """
 
-    def __init__(self, weights: dict[str, int], rng: random.Random | None = None) -> None:
+    def __init__(self, weights: dict[str, int], rng: random.Random | None = None, *, ageing_s: float = 0.0) -> None:
         self._weights = weights
+        self._ageing_s = ageing_s
+        self._plans = 0
+        self._clock_ahead: float | None = None  # the database's clock less the monotonic one, by the last answer
         self._rng = rng or random.Random()
         self._published: dict[Lane, Mark] = {}
         self._marks: dict[Lane, Mark] = {}
         self._by_queue: dict[str, list[Lane]] = {}
         self._suspects: set[Lane] = set()
+        self._told: set[Lane] = set()  # set back since their mark was last published
         # Set back while a claim was under way: its answer is older than the word to look back.
         self._since_plan: dict[Lane, Mark] = {}
         self._short = True
@@ -59,6 +70,7 @@ class Marks:
             if self._published.pop(lane, None) is None:
                 continue
             self._marks.pop(lane, None)
+            self._told.discard(lane)
             if lane.suspects:
                 self._suspects.discard(lane)
             else:
@@ -74,7 +86,10 @@ class Marks:
                 siblings = self._by_queue.setdefault(lane.queue, [])
                 siblings.append(lane)
                 siblings.sort(key=lambda sibling: sibling.priority)
-            self._marks.setdefault(lane, mark)
+            # Of a lane that is hardly ever read the published mark says more; but not of what was told meanwhile.
+            if lane not in self._marks or (mark > self._marks[lane] and lane not in self._told):
+                self._marks[lane] = mark
+            self._told.discard(lane)
             self._published[lane] = mark
 
     def set_back(self, lane: Lane, at: str) -> None:
@@ -83,6 +98,7 @@ class Marks:
         if lane not in self._published:
             self.publish([(lane, mark)])
         if lane in self._marks:
+            self._told.add(lane)
             self._since_plan[lane] = min(mark, self._since_plan.get(lane, mark))
             self._marks[lane] = min(mark, self._marks[lane])
 
@@ -109,6 +125,9 @@ class Marks:
             lookback = LOOKBACK_S
             self._looked_back_at = now
         lanes = [lane for queue in self._order() for lane in self._by_queue[queue]]
+        self._plans += 1
+        if self._ageing_s and self._plans % AGEING_EVERY == 0:
+            lanes = self._oldest_first(lanes, now)
         return lanes, [self._marks[lane] for lane in lanes], lookback
 
     def where(self) -> tuple[list[Lane], list[Mark]]:
@@ -120,6 +139,15 @@ class Marks:
         """The same for suspects, from the published marks on: they are few, and looked for rarely."""
         lanes = sorted(self._suspects, key=lambda lane: lane.priority)
         return lanes, [self._published[lane] for lane in lanes], LOOKBACK_S
+
+    def _oldest_first(self, lanes: list[Lane], now: float) -> list[Lane]:
+        """*lanes*, with those before the others whose first job has waited for longer than the ageing time."""
+        if self._clock_ahead is None:
+            return lanes
+        before = Mark(mark_at(int((now + self._clock_ahead - self._ageing_s) * 1e6)), 0)
+        # Of a lane that has just come into use nothing is known yet, for a second at most.
+        aged = sorted((lane for lane in lanes if Mark() < self._marks[lane] < before), key=self._marks.__getitem__)
+        return aged + [lane for lane in lanes if lane not in aged] if aged else lanes
 
     def _order(self) -> Sequence[str]:
         queues = list(self._by_queue)
@@ -133,6 +161,7 @@ class Marks:
     def learn(self, lanes: Sequence[Lane], answer: Answer, lookback_s: float) -> None:
         """Take the marks of a claim's answer."""
         self._short = answer.short
+        self._clock_ahead = answer.now - time.monotonic()
         for index, mark in answer.marks.items():
             if lanes[index] in self._published:
                 self._marks[lanes[index]] = mark

@@ -86,6 +86,53 @@ def test_weights_share_the_first_place() -> None:
     assert 0.75 < first.count("a") / len(first) < 0.85
 
 
+def test_an_empty_queue_of_great_weight_takes_nothing_from_the_shares_of_the_others() -> None:
+    """Drawn without replacement: of those behind it each is first as often as if it were not there."""
+    marks = Marks({"empty": 1000, "a": 2, "b": 1}, random.Random(11))
+    marks.publish([(Lane("empty", 0), at(0)), (A, at(0)), (C, at(0))])
+    second = [next(lane.queue for lane in marks.plan()[0] if lane.queue != "empty") for _ in range(3000)]
+    assert 0.62 < second.count("a") / len(second) < 0.71
+
+
+def test_every_tenth_claim_reads_what_has_waited_longest_first() -> None:
+    marks = Marks({"*": 1}, ageing_s=60)
+    lanes = [Lane("q", 0), Lane("q", 5), Lane("q", 9)]
+    marks.publish([(lanes[0], at(990)), (lanes[1], at(900)), (lanes[2], at(800))])
+    orders = []
+    for _ in range(20):
+        asked, _, _ = marks.plan()
+        marks.learn(asked, answer(short=False, now=1000), 0.0)
+        orders.append(asked)
+    assert [n for n, order in enumerate(orders, 1) if order != lanes] == [10, 20]
+    assert orders[9] == [lanes[2], lanes[1], lanes[0]], "the oldest first, and what has not waited so long behind"
+
+
+def test_nothing_ages_before_its_time_or_when_it_is_turned_off() -> None:
+    for ageing_s, now in ((60, 840), (0, 10_000)):
+        marks = Marks({"*": 1}, ageing_s=ageing_s)
+        marks.publish([(Lane("q", 0), at(830)), (Lane("q", 9), at(800))])
+        for _ in range(20):
+            asked, _, _ = marks.plan()
+            marks.learn(asked, answer(short=False, now=now), 0.0)
+            assert asked == [Lane("q", 0), Lane("q", 9)]
+
+
+def test_a_lane_that_is_not_read_follows_its_published_mark() -> None:
+    """Else it would look older than it is, and be read from where only dead entries are."""
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0)), (C, at(0))])
+    lanes, _, _ = marks.plan()
+    marks.learn(lanes, answer({lanes.index(A): at(900)}, short=False), 0.0)
+    marks.publish([(A, at(100)), (C, at(100))])
+    assert dict(zip(*marks.plan()[:2], strict=True)) == {A: at(900), C: at(100)}
+    # Told to look back: a mark that was read off before that is not to be trusted, the one after it is.
+    marks.set_back(C, at(500).at)
+    marks.publish([(C, at(600))])
+    assert dict(zip(*marks.plan()[:2], strict=True))[C] == at(100)
+    marks.publish([(C, at(700))])
+    assert dict(zip(*marks.plan()[:2], strict=True))[C] == at(700)
+
+
 def test_a_removed_lane_is_not_asked_for_and_its_late_answer_is_ignored() -> None:
     marks = Marks({"*": 1})
     marks.publish([(A, at(0)), (C, at(0))])

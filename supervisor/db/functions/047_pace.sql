@@ -9,7 +9,9 @@
 --           the next start once in a period. With n up to 50 each start is noted by itself.
 -- Order     who decides holds the queue's row (hold_places), and read the clock before that. Of the starts within any
 --           period the one that was decided last had all others before it, and counted them.
--- A clock that was set back is taken for one that stood still: the queue waits no longer than a period.
+-- Changes   starts of before count at once for another rate, as far as they were noted for the old one. A turn that lies
+--           further ahead than this rate can have set it (it was slower, or the clock was set back) is forgotten, and so
+--           are starts more than 10 s in the future.
 
 -- pace_of: how many jobs of a queue its rate lets start now. Internal, but to look.
 --
@@ -41,12 +43,16 @@ begin
     end if;
     select p.* into v_pace from {schema}.pace p where p.queue = p_queue order by p.turn desc limit 1;
     v_step := v_period / v_limit;
-    v_ahead := greatest(0, least(coalesce(extract(epoch from v_pace.next_at - p_now), 0), v_step + c_slack));
+    v_ahead := greatest(0, coalesce(extract(epoch from v_pace.next_at - p_now), 0));
+    if v_ahead > v_step + c_slack + 1 then
+        v_ahead := 0;
+    end if;
     free := case when v_ahead <= c_slack then floor((c_slack - v_ahead) / v_step)::integer + 1 else 0 end;
     v_wanted := 1 + floor(c_slack / v_step)::integer / 4;
     again := p_now + make_interval(secs => greatest(0, v_ahead - c_slack + (v_wanted - 1) * v_step));
     for i in reverse coalesce(cardinality(v_pace.ats), 0) .. 1 loop
-        v_at := case when v_pace.ats[i] > p_now + interval '10 s' then p_now else v_pace.ats[i] end;
+        v_at := v_pace.ats[i];
+        continue when v_at > p_now + interval '10 s';
         exit when v_at < p_now - make_interval(secs => v_period);
         v_recent := v_recent + v_pace.counts[i];
         -- With this one and the newer ones there is no room for as many as are wanted: it must be past.
@@ -84,8 +90,8 @@ begin
     select p.* into v_pace from {schema}.pace p where p.queue = p_queue order by p.turn desc limit 1;
     v_old := v_pace.turn;
     for i in 1 .. coalesce(cardinality(v_pace.ats), 0) loop
-        v_at := case when v_pace.ats[i] > p_now + interval '10 s' then p_now else v_pace.ats[i] end;
-        if v_at >= p_now - make_interval(secs => v_period) then
+        v_at := v_pace.ats[i];
+        if v_at between p_now - make_interval(secs => v_period) and p_now + interval '10 s' then
             v_ats := v_ats || v_at;
             v_counts := v_counts || v_pace.counts[i];
         end if;
@@ -100,7 +106,8 @@ begin
     end if;
     insert into {schema}.pace (queue, turn, next_at, ats, counts)
     values (p_queue, coalesce(v_old, 0) + 1,
-            greatest(p_now, least(coalesce(v_pace.next_at, p_now), p_now + make_interval(secs => v_period / v_limit + 0.05)))
+            case when v_pace.next_at between p_now and p_now + make_interval(secs => v_period / v_limit + 1.05)
+                 then v_pace.next_at else p_now end
                 + make_interval(secs => p_starts * v_period / v_limit),
             v_ats, v_counts);
     delete from {schema}.pace p where p.queue = p_queue and p.turn = v_old;
