@@ -153,6 +153,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "pass_rate": _WORKER,
     "pass_parents": _WORKER,
     "pass_gates": _WORKER,
+    "pass_notes": _WORKER,
     "cancel_child": _WORKER,
     "freed": _WORKER,
     "go_back": _WORKER,

@@ -1,10 +1,10 @@
 """Claiming and settling one job at a time in the transaction of a test, on a connection of any library.
 
-    start --> bring_forward --> (claim --> guard --> the handler --> unguard --> settle)* --> left --> end
+    start --> bring_forward --> (let_in --> claim --> guard --> the handler --> unguard --> settle)* --> left --> end
 
 The statements that move jobs are the service's own: `work` claims, `settle` ends. What differs: one job per claim,
-every lane found by a scan, each run on a savepoint of its own, a session that nobody renews and that is over with
-the transaction. Done runs are settled like the others, not acknowledged with the next claim.
+every lane found by a scan, no rate is waited for, each run on a savepoint of its own, a session that nobody renews
+and that is over with the transaction. Done runs are settled like the others, not acknowledged with the next claim.
 
 Elsewhere: sending the steps (steps.py, plain.py, supervisor/adapters); running handlers (supervisor/testing).
 """
@@ -45,6 +45,28 @@ update {schema}.job j
    and (%s::text is null or j.queue = %s::text)
 """
 
+_GATES_FORWARD: Final = """
+with due as (
+    update {schema}.gated g
+       set due_at = clock_timestamp()
+     where g.gate between 1 and 4 and g.due_at > clock_timestamp()
+       and g.due_at <= clock_timestamp() + make_interval(secs => %s::float8))
+update {schema}.gate_note n
+   set at = clock_timestamp()
+ where n.at > clock_timestamp() and n.at <= clock_timestamp() + make_interval(secs => %s::float8)
+"""
+
+# A run takes no time here, so nothing is started too soon.
+_UNPACED: Final = """
+with started as (delete from {schema}.rate s)
+update {schema}.gate_note n
+   set at = clock_timestamp()
+ where n.gate = 4 and n.at > clock_timestamp()
+   and exists (select from {schema}.gated g where g.rate_key = n.key and g.gate = 4 and g.due_at <= clock_timestamp())
+"""
+
+_LET_IN: Final = "select looked from {schema}.pass_notes('-infinity', 1000)"
+
 _LISTED: Final = """
 select j.id, j.kind, j.queue, j.priority::int, j.payload::text, j.headers::text, j.unique_key, j.run_at
   from {schema}.job j
@@ -65,6 +87,16 @@ def end(schema: str, session: int) -> Steps[None]:
 def bring_forward(schema: str, seconds: float, queue: str | None) -> Steps[None]:
     """Make what will be due within *seconds* due now."""
     yield from sent(schema, Step(render(_FORWARD.strip(), schema), (seconds, queue, queue)))
+    yield from sent(schema, Step(render(_GATES_FORWARD.strip(), schema), (seconds, seconds)))
+
+
+def let_in(schema: str) -> Steps[None]:
+    """Let in what waits at gates and may go now."""
+    yield from sent(schema, Step(render(_UNPACED.strip(), schema)))
+    while True:
+        rows = yield from sent(schema, Step(render(_LET_IN, schema)))
+        if not rows[0][0]:
+            return
 
 
 def lanes(schema: str, queue: str | None) -> Steps[list[Lane]]:
@@ -75,6 +107,7 @@ def lanes(schema: str, queue: str | None) -> Steps[list[Lane]]:
 
 def claim(schema: str, session: int, queue: str | None) -> Steps[ClaimedJob | None]:
     """Claim the next due job; None when there is none."""
+    yield from let_in(schema)
     found = yield from lanes(schema, queue)
     if not found:
         return None

@@ -626,8 +626,8 @@ def test_a_hundred_thousand_that_wait_cost_claims_nothing(db: Database, worker: 
     def costs() -> tuple[int, int]:
         enqueue(worker.conn, 6)
         claim = buffers(worker.conn, lambda to: work(to, worker.session, 5))
-        acks = [Held(*row, "", "", 0, False) for row in db.rows(
-            "select id, claims, 1, kind, queue, 0, run_at from supervisor.job where lease is not null")]  # fmt: skip
+        acks = [Held(row[0], row[1], 1, "k", "default", 0, None, "", "", 0, False) for row in db.rows(
+            "select id, claims from supervisor.job where lease is not null")]  # fmt: skip
         return claim, buffers(worker.conn, lambda to: work(to, worker.session, 5, acks=acks))
 
     for _ in range(6):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -228,6 +229,6 @@ def test_a_child_runs_after_its_parents_and_a_delayed_job_at_its_time(db: Databa
     late = gated(conn, kind="t.effect", delay_s=1.0, concurrency=("c", 1))
     assert at_gate(db, grandchild) == "parents"
     db.wait_for("select count(*)::int from supervisor.history", 6, 20)
-    ends = dict(db.rows("select job_id, max(at) from effects where note = 'done' group by 1"))
+    ends: dict[int, Any] = dict(db.rows("select job_id, max(at) from effects where note = 'done' group by 1"))
     assert max(ends[parent] for parent in parents) < ends[child] < ends[grandchild]
     assert ends[late] >= db.value("select run_at from supervisor.history where id = %s", [late])

@@ -327,3 +327,32 @@ async def test_asyncpg(open_async: Async, shop: Database) -> None:
         assert [one.status for one in await drain(conn)] == ["done", "queued", "done"]
         await block.rollback()
     assert nothing_is_left(shop)
+
+
+def test_jobs_at_gates_run_when_they_may_and_no_rate_is_waited_for(
+    conn: psycopg.Connection[Any], shop: Database
+) -> None:
+    """In their order, one after the other, after their parents; a retry holds its key, and what comes later waits."""
+    ran: list[int] = []
+
+    @handler("d.gated")
+    def gated(job: Job, fail: bool = False) -> None:
+        ran.append(job.id)
+        if fail and job.attempt == 1:
+            raise Retry(after=60)
+
+    parent = enqueue(conn, "d.gated", priority=50)
+    child = enqueue(conn, "d.gated", after=[parent], priority=-50)
+    paced = [enqueue(conn, "d.gated", rate_key="r", rate_limit=1, rate_period=timedelta(hours=1)) for _ in range(3)]
+    later = enqueue(conn, "d.gated", in_=60, concurrency_key="c", concurrency_limit=1)
+    first = enqueue(conn, "d.gated", {"fail": True}, ordering_key="a")
+    second = enqueue(conn, "d.gated", ordering_key="a")
+    drain(conn)
+    assert sorted(ran) == sorted(job.id for job in (parent, child, *paced, first))
+    assert ran.index(parent.id) < ran.index(child.id)
+    assert [job for job in ran if job in {one.id for one in paced}] == [job.id for job in paced]
+    drain(conn, ahead=3600)
+    assert ran[6:].index(first.id) < ran[6:].index(second.id)
+    assert sorted(ran[6:]) == sorted(job.id for job in (later, first, second))
+    conn.rollback()
+    assert nothing_is_left(shop)

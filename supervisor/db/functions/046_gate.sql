@@ -333,15 +333,14 @@ begin
 end
 $fn$;
 
--- pass_gates: take notes that are due, look at their gates, let in whoever may go. For supervisors; any number may
--- call it, one at a time works.
+-- pass_notes: take notes that are due, look at their gates, let in whoever may go.
 --
 -- Params   p_from: read notes from this time on; whoever has read all before it saves the walk over what is left of
 --          notes of before (an old snapshot keeps it). p_most: the most notes to take.
--- Returns  looked: notes taken, -1 when another is at it; let_in: jobs let in; next_s: seconds to the next note,
---          null without any; read_ms: how long finding the notes took.
+-- Returns  looked: notes taken; let_in: jobs let in; next_s: seconds to the next note, null without any; read_ms: how
+--          long finding the notes took.
 -- Locks    keys are tried; rows are skipped.
-create or replace function {schema}.pass_gates(p_from timestamptz, p_most integer)
+create or replace function {schema}.pass_notes(p_from timestamptz, p_most integer)
 returns table (looked integer, let_in integer, next_s float8, read_ms float8)
 language plpgsql
 set plan_cache_mode = force_generic_plan
@@ -362,13 +361,7 @@ declare
     v_key   text;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception 'pass_gates needs READ COMMITTED, not %', current_setting('transaction_isolation') using errcode = 'QS002';
-    end if;
-    if not pg_try_advisory_xact_lock(hashtextextended('pg-supervisor gates ' || {schema_literal}, 0)) then
-        looked := -1;
-        let_in := 0;
-        return next;
-        return;
+        raise exception 'letting jobs in needs READ COMMITTED, not %', current_setting('transaction_isolation') using errcode = 'QS002';
     end if;
     with due as materialized (
         select n.ctid as tid from {schema}.gate_note n
@@ -410,6 +403,22 @@ begin
      where n.at >= case when looked < p_most then v_now else p_from end
      order by n.at, n.id limit 1;
     return next;
+end
+$fn$;
+
+-- pass_gates: pass_notes for supervisors: any number may call it, one at a time works. Two would be in each other's
+-- way: a key that one has is put off by the other.
+--
+-- Returns  as pass_notes; looked is -1 when another is at it.
+create or replace function {schema}.pass_gates(p_from timestamptz, p_most integer)
+returns table (looked integer, let_in integer, next_s float8, read_ms float8)
+language plpgsql as $fn$
+begin
+    if pg_try_advisory_xact_lock(hashtextextended('pg-supervisor gates ' || {schema_literal}, 0)) then
+        return query select * from {schema}.pass_notes(p_from, p_most);
+    else
+        return query select -1, 0, null::float8, null::float8;
+    end if;
 end
 $fn$;
 
