@@ -37,6 +37,7 @@ from supervisor.client import Enqueued, EnqueuedBatch, NewJob, enqueue, enqueue_
 from supervisor.cron import Cron  # noqa: E402
 from supervisor.handler import Handler, Job, handler  # noqa: E402
 from supervisor.inbox import inbox  # noqa: E402
+from supervisor.orders import cancel_jobs, retry_jobs  # noqa: E402
 from supervisor.outcome import Cancel, Retry, Snooze  # noqa: E402
 from supervisor.publisher import NewEvent, Published, publish, publish_many  # noqa: E402
 from supervisor.release import VERSION as __version__  # noqa: E402
@@ -57,6 +58,7 @@ __all__ = [
     "Retry",
     "Snooze",
     "__version__",
+    "cancel_jobs",
     "enqueue",
     "enqueue_batch",
     "enqueue_many",
@@ -66,4 +68,5 @@ __all__ = [
     "publish",
     "publish_many",
     "result_of",
+    "retry_jobs",
 ]

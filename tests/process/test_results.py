@@ -105,7 +105,7 @@ def test_each_kind_of_connection_does(db: Database, service: Start) -> None:
     plain.commit()
     assert inside.result(plain, timeout=10) == 10
     with pytest.raises(CannotWait, match="answer of an enqueue, or an id"):
-        result_of(plain, "7", timeout=1)  # type: ignore[arg-type]
+        result_of(plain, "7", timeout=1)  # type: ignore[call-overload]
     with pytest.raises(CannotWait, match="a dict cannot be listened on"):
         result_of({}, done, timeout=1)  # type: ignore[call-overload]
 
