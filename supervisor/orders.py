@@ -173,12 +173,18 @@ def cancel_jobs(
             rows = yield from _tried(where, Step(_text(_CANCEL, where), (_ids(jobs), kill_s)), is_open)
             return Cancelled(*rows[0])
         upto = yield from _last_id(where)
-        cancelled, asked = yield from _batches(
-            where,
-            _CANCEL_JOBS,
-            lambda after: (*wanted.arguments(), after, upto, MOST, kill_s, int(dry_run)),
-            is_open,
-        )
+        # The queued ones first: else each running one that is told to stop makes room for one of them. What has gone
+        # back to the queue meanwhile is found with the running ones.
+        both = status is None and not dry_run
+        cancelled = asked = 0
+        for one in [wanted._replace(statuses=("queued",)), wanted] if both else [wanted]:
+            done = yield from _batches(
+                where,
+                _CANCEL_JOBS,
+                lambda after, one=one: (*one.arguments(), after, upto, MOST, kill_s, int(dry_run)),
+                is_open,
+            )
+            cancelled, asked = cancelled + done[0], asked + done[1]
         return Cancelled(cancelled, asked)
 
     if wanted is None and dry_run:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
@@ -88,7 +89,11 @@ def carry_out(
             return _send(order, conn, settings.schema_, _slices(distinct), len(distinct))
         upto = operate.last_id(conn, settings.schema_)
         total = _confirmed(order, conn, settings.schema_, wanted, upto, yes)
-        pages = _pages(order, conn, settings.schema_, wanted, upto, BATCH)
+        # The queued ones first: else each running one that is told to stop makes room for one of them. What has gone
+        # back to the queue meanwhile is found with the running ones.
+        both = {"queued", "running"} <= set(wanted.statuses)
+        passes = [replace(wanted, statuses=("queued",)), wanted] if both else [wanted]
+        pages = (page for one in passes for page in _pages(order, conn, settings.schema_, one, upto, BATCH))
         _send(order, conn, settings.schema_, pages, total)
         return []
 
