@@ -5,7 +5,7 @@ Elsewhere: sessions and settling (jobs.py); when and how often (parent/tender.py
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
@@ -13,6 +13,9 @@ from psycopg.rows import tuple_row
 from supervisor.db.jobs import Lane, Mark, numbers, quoted, texts
 from supervisor.db.migrate import Installed
 from supervisor.db.statements import statement
+
+PARKED_AT: Final = "9999-12-31 00:00:00.000000+00"
+"""Where jobs at gates are in their lanes, behind all others (parked_at in functions/046_gate.sql)."""
 
 
 class LowWater(NamedTuple):

@@ -232,8 +232,9 @@ class Tender:
         if lo < mark:
             ranges.append(tend.Range(water.lane, lo, mark, _just_after(mark)))
         if full:
-            # Above the mark nothing is out of sight, but a closed session may still hold jobs there.
-            ranges.append(tend.Range(water.lane, mark, Mark("infinity", 0), None))
+            # Above the mark nothing is out of sight, but a closed session may still hold jobs there: as far as those
+            # that are parked at gates, which nobody can have claimed.
+            ranges.append(tend.Range(water.lane, mark, Mark(tend.PARKED_AT, 0), None))
         return ranges
 
     async def _retention(self) -> None:

@@ -34,6 +34,7 @@ def waker(*workers: FakeWorker) -> tuple[Waker, list[tuple[int, int, int, float 
         clock=clock(),
         on_cancel=lambda *what: cancelled.append(what),
         on_queue=lambda queue, priorities: [(queue, priority) for priority in priorities],
+        on_gates=gates.append,
         on_settings=lambda *told: settings.append(told),
         paused=lambda queue: queue == "paused",
     )
@@ -41,6 +42,9 @@ def waker(*workers: FakeWorker) -> tuple[Waker, list[tuple[int, int, int, float 
 
 
 settings: list[tuple[str, dict[str, object]]] = []
+
+
+gates: list[float] = []
 
 
 def notice(at: float, queue: str = "q", priorities: tuple[int, ...] = (0,)) -> str:
@@ -170,3 +174,10 @@ async def test_a_paused_queues_notices_wake_nobody_and_settings_are_passed_on() 
     assert worker.wakes == []
     assert settings == [("q", {"paused": False})]
     made.close()
+
+
+async def test_a_note_of_a_gate_is_for_the_gatekeeper_and_wakes_nobody() -> None:
+    worker = FakeWorker()
+    made, _ = waker(worker)
+    made.notice(json.dumps({"queue": "", "priorities": [], "at": DB_NOW, "gate": True}))
+    assert (gates, worker.wakes) == ([DB_NOW], [])
