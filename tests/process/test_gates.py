@@ -107,7 +107,6 @@ def test_jobs_of_a_key_run_in_order_and_one_at_a_time_whoever_adds_them_and_whoe
 ) -> None:
     """20 processes, 50 keys, two supervisors, SIGKILLs of workers; some transactions stay open, some are undone."""
     db.execute(ASKED)
-    db.execute("alter table supervisor.job alter column max_crashes set default 1000")
     services = [service(name=name, **QUICK) for name in ("one", "two")]
     began = time.monotonic()
     with killing(db, services, KILLS, 0.5) as killed:

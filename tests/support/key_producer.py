@@ -11,7 +11,7 @@ from typing import Final
 
 import psycopg
 
-from tests.support.gates import gated
+from supervisor import enqueue
 
 KEYS: Final = 50
 ASKED: Final = """
@@ -37,9 +37,10 @@ def produce(conninfo: str, number: int, jobs: int, seed: int) -> None:
             [(began,)] = conn.execute("select clock_timestamp()").fetchall()
             with conn.transaction() as transaction:
                 if rng.random() < 0.1:
-                    job = gated(conn, kind="t.fail", payload={"times": 1}, order=key)
+                    job = enqueue(conn, "t.fail", {"times": 1}, ordering_key=key, max_crashes=1000).id
                 else:
-                    job = gated(conn, kind="t.sleep", payload={"seconds": 0.005 * rng.random()}, order=key)
+                    seconds = 0.005 * rng.random()
+                    job = enqueue(conn, "t.sleep", {"seconds": seconds}, ordering_key=key, max_crashes=1000).id
                 conn.execute(_ADD, [job, key, number, began])
                 time.sleep(0.05 * rng.random() ** 4)
                 if rng.random() < 0.2:
