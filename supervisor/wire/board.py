@@ -23,6 +23,7 @@ import fcntl
 import math
 import mmap
 import os
+import re
 import tempfile
 from collections import deque
 from collections.abc import Callable
@@ -65,6 +66,7 @@ from supervisor.wire.page import (
 __all__ = ["Board", "BoardFull", "Entry", "Phase", "Snapshot", "WorkerState"]
 
 _NAN: Final = math.nan
+_HELD: Final = re.compile(rb"[^\0]")  # most entries are free, and looked at many times a second
 _NO_REASON: Final = bytes(8)
 
 
@@ -313,7 +315,7 @@ class Board:
         return claimed, started, newest
 
     def _held(self) -> list[int]:
-        return [index for index, phase in enumerate(self._phases.tobytes()) if phase]
+        return [found.start() for found in _HELD.finditer(self._phases.tobytes())]
 
     def _entry(self, index: int) -> Entry | None:
         start = HEADER + index * ENTRY
