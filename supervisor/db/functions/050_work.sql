@@ -79,6 +79,8 @@ declare
     v_theirs  bigint[];
     v_ids     bigint[];
     v_tokens  bigint[];
+    v_rated   text[];                      -- those of them with a rate
+    v_starts  integer;                     -- starts that the rate of v_queue allows; null: it has none
     v_when    timestamptz;                 -- when v_queue's rate lets more start; null: that is not what they wait for
     v_again   timestamptz;                 -- the first of these
     v_unread  integer[] := '{}';
@@ -132,7 +134,9 @@ begin
         -- The lock before the look: whoever counts what runs waits for those that did not see the limit.
         perform pg_advisory_xact_lock_shared({schema}.claims_key());
         if exists (select from {schema}.queue) then  -- most have no settings at all, and need not look for each queue
-            select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is null) into v_set, v_capped
+            select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is null),
+                   array_agg(q.name) filter (where q.rate_limit is not null)
+              into v_set, v_capped, v_rated
               from {schema}.queue q
              where q.name = any (p_queues)
                and (q.paused_at is not null or q.max_running is not null or q.rate_limit is not null);
@@ -177,13 +181,23 @@ begin
                 v_room := 0;
             elsif v_hands <= 0 then
                 v_left := v_left or {schema}.free_places(v_queue) > 0;
-                v_again := least(v_again, {schema}.starts_again(v_queue, v_now));
+                if v_queue = any (v_rated) then
+                    v_again := least(v_again, {schema}.starts_again(v_queue, v_now));
+                end if;
                 v_room := 0;
                 v_unread := v_unread || array(select generate_series(v_first, v_last));
             else
-                select h.free, h.turn, h.ids, h.tokens into v_free, v_turn, v_held, v_theirs from {schema}.hold_places(v_queue) h;
-                if v_free > 0 then
-                    v_free := least(v_free, (select p.free from {schema}.pace_of(v_queue, v_now) p));
+                v_starts := null;
+                if v_queue = any (v_rated) then
+                    select p.free, p.again into v_starts, v_when from {schema}.pace_of(v_queue, v_now) p;
+                end if;
+                if v_starts = 0 then
+                    v_free := 0;
+                else
+                    select h.free, h.turn, h.ids, h.tokens into v_free, v_turn, v_held, v_theirs from {schema}.hold_places(v_queue) h;
+                    if v_starts is not null and v_free > 0 then  -- asked again, now that nobody else takes any
+                        v_free := least(v_free, (select p.free from {schema}.pace_of(v_queue, v_now) p));
+                    end if;
                 end if;
                 v_room := least(v_room, v_hands, v_free);
             end if;
@@ -229,12 +243,16 @@ begin
                 if v_turn is not null then
                     perform {schema}.take_places(v_queue, v_turn, v_held || v_ids, v_theirs || v_tokens);
                 end if;
-                perform {schema}.note_starts(v_queue, cardinality(v_ids), v_now);
+                if v_starts is not null then
+                    perform {schema}.note_starts(v_queue, cardinality(v_ids), v_now);
+                end if;
             end if;
             if cardinality(v_ids) >= v_room then
                 v_unread := v_unread || array(select generate_series(v_first, v_last));
                 if cardinality(v_ids) >= v_free then
-                    v_when := {schema}.starts_again(v_queue, v_now);
+                    if v_starts is distinct from 0 then
+                        v_when := case when v_starts is not null then {schema}.starts_again(v_queue, v_now) end;
+                    end if;
                     v_again := least(v_again, v_when);
                     v_blocked := v_blocked or v_when is null;
                 elsif cardinality(v_ids) >= v_hands then
