@@ -125,10 +125,11 @@ def set_(
 ) -> None:
     """Limit a queue; jobs that run already count, and none is interrupted."""
     from supervisor.cli import output
+    from supervisor.cli.failures import wrong_use
     from supervisor.queues import check_settings, read_rate, set_queue
 
     if max_running is None and rate is None:
-        raise typer.BadParameter("give --max-running, --rate or both")
+        raise wrong_use("nothing to set:", "give --max-running, --rate or both")
     limit, period_s = read_rate(rate) if rate is not None else (None, None)
     check_settings(queue, max_running=max_running, rate_limit=limit, rate_period=period_s)
 

@@ -1,12 +1,23 @@
-"""`supervisor schedules` as its users meet it."""
+"""`supervisor schedules` as its users meet it, and the same orders from Python."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from supervisor import exits
+from supervisor.errors import InvalidSchedule, SchemaMissing
+from supervisor.schedules import (
+    pause_schedule,
+    resume_schedule,
+    run_schedule,
+    schedules,
+    set_schedule,
+    unset_schedule,
+)
 from tests.db.test_cron import declare, entry
 from tests.e2e.test_cli import Cli
 from tests.support.database import Database
@@ -85,3 +96,46 @@ def test_an_unknown_name_is_refused_with_what_is_wrong(cli: Cli, db: Database) -
     declare(db, entry("k"))
     cli("schedules", "pause", "nobody").refused(exits.USAGE, "schedule refused: name: no schedule is called 'nobody'")
     assert json.loads(db.value("select to_json(paused_at)::text from supervisor.schedule") or "null") is None
+
+
+def test_orders_from_python_belong_to_the_callers_transaction(db: Database) -> None:
+    """Sync and async alike; bad input leaves the transaction as it was."""
+    declare(db, entry("k", cron="30 2 * * *", tz="Europe/Paris"))
+    with db.connect(autocommit=False) as conn:
+        assert pause_schedule(conn, "k", by="ann") is True
+        assert pause_schedule(conn, "k") is False
+        conn.rollback()
+        [one] = schedules(conn)
+        assert (one.name, one.state) == ("k", "open")
+        wrong: dict[str, Callable[[], object]] = {
+            "name": lambda: pause_schedule(conn, ""),
+            "by": lambda: run_schedule(conn, "k", by="x" * 201),
+            "cron": lambda: set_schedule(conn, "k", cron="0 0 30 2 *"),
+            "tz": lambda: set_schedule(conn, "k", tz="Mars/Base"),
+            "missed": lambda: set_schedule(conn, "k", missed=0),
+            "nothing to set": lambda: set_schedule(conn, "k"),
+        }
+        for named, call in wrong.items():
+            with pytest.raises(InvalidSchedule, match=named):
+                call()
+        assert conn.execute("select 1").fetchone() == (1,), "the transaction can go on"
+        with pytest.raises(InvalidSchedule, match="conn"):
+            pause_schedule("postgresql://", "k")  # type: ignore[call-overload]
+        conn.rollback()
+        with pytest.raises(InvalidSchedule, match="elsewhere"):
+            pause_schedule(conn, "elsewhere")
+
+    async def awaited() -> None:
+        async with await db.aconnect() as conn:
+            assert await pause_schedule(conn, "k", by="ann") is True
+            added = await run_schedule(conn, "k", by="ann")
+            assert added == (db.value("select id from supervisor.job"), True)
+            await set_schedule(conn, "k", cron="*/10 * * * *", missed="skip")
+            [one] = await schedules(conn)
+            assert (one.cron, one.tz, one.missed, one.state) == ("*/10 * * * *", "Europe/Paris", 0, "paused")
+            assert [await unset_schedule(conn, "k"), await unset_schedule(conn, "k")] == [True, False]
+            assert [await resume_schedule(conn, "k"), await resume_schedule(conn, "k")] == [True, False]
+            with pytest.raises(SchemaMissing):
+                await schedules(conn, schema="elsewhere")
+
+    asyncio.run(awaited())
