@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from supervisor.cli.failures import CommandFailed
     from supervisor.db.operate import Filter
 
+GATES = {
+    "parents": "jobs that it comes after",
+    "order": "its turn in its ordering key",
+    "concurrency": "room in its concurrency key",
+    "rate": "its time in its rate key",
+}
 STATUSES = ("queued", "running", "done", "dead", "cancelled")
 
 
@@ -152,7 +158,9 @@ def _show(out: Console, row: dict[str, Any]) -> None:
     grid.add_row("attempts", f"{row['attempts']} of {row['max_attempts']}")
     crashes = f"{row['crashes']} of {row['max_crashes']}"
     grid.add_row("crashes", crashes + (", suspect: runs alone next" if row["suspect"] else ""))
-    for name in ("unique_key", "locked_by"):
+    if row["waits_for"]:
+        grid.add_row("waits for", output.cell(GATES.get(row["waits_for"], row["waits_for"])))
+    for name in ("unique_key", "ordering_key", "concurrency_key", "rate_key", "locked_by"):
         if row[name]:
             grid.add_row(name.replace("_", " "), output.cell(row[name]))
     if row["timeout_s"] is not None:
@@ -161,6 +169,15 @@ def _show(out: Console, row: dict[str, Any]) -> None:
         if row[name] is not None:
             said = row[name].astimezone().isoformat(" ", "milliseconds")
             grid.add_row(name.removesuffix("_at").replace("_", " "), f"{said}  ({output.ago(row[name])})")
+    if row["progress"] is not None:
+        note = f"  {output.clean(row['progress_note'])}" if row["progress_note"] else ""
+        grid.add_row("progress", Text(f"{row['progress']:.0%}{note}  ({output.ago(row['progress_at'])})"))
+    if row["result_bytes"] is not None:
+        lines = json.dumps(row["result"], ensure_ascii=False, indent=2).splitlines()
+        kept = f"  (kept until {row['result_until'].astimezone().isoformat(' ', 'seconds')})"
+        grid.add_row("result", Text("\n".join(map(output.clean, lines)) + kept))
+    elif row["result_until"] is not None:
+        grid.add_row("result", Text("past its time (result_for)", style="dim"))
     for name in ("payload", "headers"):
         if row[name] is None:
             grid.add_row(name, Text("not kept (SUPERVISOR_KEEP_PAYLOAD)", style="dim"))

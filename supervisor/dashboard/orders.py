@@ -22,7 +22,9 @@ from supervisor.log import get_logger
 from supervisor.queues import check_settings, read_rate
 from supervisor.schedules import check_order
 
-ORDERS: Final = ("retry", "cancel", "reschedule")
+ORDERS: Final = ("retry", "cancel", "force", "reschedule")
+FORCE_S: Final = 5.0
+"""How long a handler may take to stop before its worker is killed, where a job is cancelled by force."""
 QUEUE_ORDERS: Final = ("pause", "resume", "limit", "unlimit", "rate", "unrate")
 SCHEDULE_ORDERS: Final = {"pause": "pause_schedule", "resume": "resume_schedule", "run": "run_schedule"}
 _SCHEDULE_SAID: Final = {
@@ -90,18 +92,25 @@ class Done:
                 "unrate": "The queue has no rate.",
             }
             return told[self.order]
-        words = {"retry": "put back into the queue", "cancel": "cancelled", "reschedule": "given another time"}
+        words = {
+            "retry": "put back into the queue",
+            "cancel": "cancelled",
+            "force": "cancelled",
+            "reschedule": "given another time",
+        }
         parts = []
         if self.done:
             parts.append(f"{_jobs(self.done)} {words[self.order]}.")
         if self.asked:
-            parts.append(f"{_jobs(self.asked)} running and told to stop.")
+            limit = f" within {FORCE_S:g} s" if self.order == "force" else ""
+            parts.append(f"{_jobs(self.asked)} running and told to stop{limit}.")
         if self.taken:
             parts.append(
                 f"{_jobs(self.taken)} left alone: a living job has the same unique key; cancel that one first."
             )
         if self.missing:
             need = {"retry": "neither dead nor cancelled", "cancel": "neither queued nor running"}
+            need["force"] = need["cancel"]
             parts.append(f"{_jobs(self.missing)} left alone: {need.get(self.order, 'not queued')} any more.")
         return " ".join(parts) or "Nothing was to be done."
 
@@ -112,8 +121,8 @@ async def carry_out(viewer: Viewer, order: str, ids: Sequence[int], fields: Mapp
     if order == "retry":
         back, taken = await desk.order(operate.retry, ids)
         done = Done(order, done=len(back), taken=len(taken), missing=len(ids) - len(back) - len(taken))
-    elif order == "cancel":
-        answers = await desk.order(operate.cancel, ids)
+    elif order in ("cancel", "force"):
+        answers = await desk.order(operate.cancel, ids, kill_s=FORCE_S if order == "force" else None)
         asked = sum(word == "asked" for word in answers.values())
         done = Done(order, done=len(answers) - asked, asked=asked, missing=len(ids) - len(answers))
     elif order == "reschedule":

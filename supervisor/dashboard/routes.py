@@ -1,7 +1,7 @@
 """Addresses and what answers them. Each page is there as HTML and, with .json at its end, as JSON.
 
 GET   /  /jobs  /jobs/ID  /queues  /schedules  /outbox  /health        and with .json (the first as /overview.json)
-POST  /jobs/order                                  order=retry|cancel|reschedule, id=..., and when
+POST  /jobs/order                                  order=retry|cancel|force|reschedule, id=..., and when
 POST  /queues/order, /schedules/order              order=..., and the queue or the entry's name
 POST  /outbox/order                                order=replay|drop, id=...
 GET, POST  /login, POST /logout                    where a token is set

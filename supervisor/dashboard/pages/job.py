@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from supervisor.dashboard.orders import FORCE_S
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.view import Page
 from supervisor.dashboard.viewer import Viewer
@@ -46,7 +47,11 @@ async def page(viewer: Viewer, job_id: int) -> Page:
             "most_text": _MOST_TEXT,
             "can_retry": row["status"] in ("dead", "cancelled"),
             "can_cancel": living and row["cancel_at"] is None,
+            "can_force": row["status"] == "running",
             "can_move": row["status"] == "queued",
+            "grace_s": round(FORCE_S),
+            # Null is a result too; one that is left out is larger than what is shown.
+            "result_shown": row["result_bytes"] is not None and row["result_bytes"] <= MOST_SHOWN,
         },
         refresh_s=2.0 if living else 10.0,
     )
