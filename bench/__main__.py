@@ -5,11 +5,11 @@ import json
 import sys
 from pathlib import Path
 
-from bench import blocked, crash, drain, outbox
+from bench import blocked, crash, drain, latency, outbox
 from bench.chart import draw
 from bench.report import Bench, as_dict
 
-BENCHES: dict[str, Bench] = {"drain": drain, "crash": crash, "outbox": outbox, "blocked": blocked}
+BENCHES: dict[str, Bench] = {"drain": drain, "latency": latency, "crash": crash, "outbox": outbox, "blocked": blocked}
 
 
 def main() -> int:

@@ -22,10 +22,11 @@ class BenchService:
     """One service on one database; ready inside the block, stopped by SIGTERM at its end.
 
     Args:
+        env: Variables for its handlers.
         settings: By their names; everything else has its default.
     """
 
-    def __init__(self, database_url: str, **settings: object) -> None:
+    def __init__(self, database_url: str, env: dict[str, str] | None = None, /, **settings: object) -> None:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("SUPERVISOR_", "PG"))}
         given = {f"SUPERVISOR_{key.upper()}": str(value) for key, value in settings.items()}
         self._env = {
@@ -35,6 +36,7 @@ class BenchService:
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_HEALTH_PORT": "0",
             **given,
+            **(env or {}),
         }
         self._run_dir = tempfile.TemporaryDirectory(prefix="bench-service-")
         self._env.setdefault("SUPERVISOR_RUN_DIR", self._run_dir.name)

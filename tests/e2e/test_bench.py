@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_drain_measures_the_service_a_bare_loop_and_plain_sql(place: Path) -> None:
-    size = ("--jobs", "400", "--rounds", "2", "--processes", "2", "--concurrency", "5", "--prefetch", "15")
+    size = ("--jobs", "400", "--rounds", "1", "--processes", "2", "--concurrency", "5", "--prefetch", "15")
     done = bench("drain", "--json", *size, "--chart", str(place / "drain.svg"), tmp_path=place)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -40,12 +40,12 @@ def test_drain_measures_the_service_a_bare_loop_and_plain_sql(place: Path) -> No
     assert found["settings"] == {"processes": 2, "concurrency": 5, "prefetch": 15, "jobs": 400}
     assert found["rounds"].keys() == {"service", "service, history", "bare", "plain SQL"}
     for name, rounds in found["rounds"].items():
-        assert len(rounds) == 2
+        assert len(rounds) == 1
         for one in rounds:
             assert one["jobs"] == 400
             assert one["seconds"] > 0
             assert 50 < one["wal_bytes"] < one["wal_whole"]
-            assert one["cpu_us"]["server"] > 0
+            assert one["cpu_us"]["server"] >= 0, "ticks of 10 ms"
         rate = found["jobs_per_s"][name]
         assert 0 < rate["low"] <= rate["median"] <= rate["high"]
     for name in ("service", "service, history"):
