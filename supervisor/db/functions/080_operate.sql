@@ -80,9 +80,9 @@ begin
             what := 'cancelled';
         else
             -- Not gated by waiting: its holder may be busy, and must hear of it.
-            perform pg_notify({channel}, json_build_object(
+            perform pg_notify({channel}, json_strip_nulls(json_build_object(
                 'cancel', v_job.id, 'session', v_job.lease, 'claims', v_job.claims,
-                'kill', extract(epoch from v_kill - clock_timestamp()))::text);
+                'kill', extract(epoch from v_kill - clock_timestamp())))::text);
             what := 'asked';
         end if;
         return next;

@@ -8,10 +8,12 @@
 -- Returns  the ids, and where to go on (p_after of the next call); null: there is nothing behind.
 -- Locks    none: whoever acts on them takes what is still there.
 -- Index    job_pkey, dead_letter_pkey, from p_after on.
+-- Rights   as retry_job.
 create or replace function {schema}.matching(
     p_living boolean, p_statuses text[], p_scheduled boolean, p_kind text, p_queue text, p_older_than interval, p_key text,
     p_after bigint, p_upto bigint, p_most integer, p_window integer, out ids bigint[], out edge bigint
-) language plpgsql stable
+) language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -112,7 +114,7 @@ $fn$;
 --
 -- Returns  retried: put back; taken: left, since a living job holds their unique key; edge: as of cancel_jobs.
 create or replace function {schema}.retry_jobs(
-    kind text default null, queue text default null, statuses text[] default '{dead}', older_than interval default null,
+    kind text default null, queue text default null, statuses text[] default array['dead'], older_than interval default null,
     key text default null, after bigint default 0, upto bigint default null, most integer default 1000,
     dry_run boolean default false
 ) returns table (retried integer, taken integer, edge bigint)
