@@ -165,7 +165,12 @@ class NewJob:
         derive(
             self, "timeout_s", None if self.timeout is None else check_seconds("timeout", self.timeout, MAX_TIMEOUT_S)
         )
-        derive(self, "more", check_more({name: getattr(self, name) for name in MORE}, self.unique_key))
+        more = (
+            self.unique_for, self.unique_states, self.ordering_key, self.on_dead, self.concurrency_key,
+            self.concurrency_limit, self.rate_key, self.rate_limit, self.rate_period, self.after, self.after_failed,
+        )  # fmt: skip
+        chosen = more != _NO_MORE  # most jobs have none, and are checked in no time
+        derive(self, "more", check_more(dict(zip(MORE, more, strict=True)), self.unique_key) if chosen else {})
 
     @property
     def plain(self) -> bool:
@@ -202,6 +207,9 @@ class NewJob:
             named["on_conflict"] = on_conflict
         options = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
         return f'{options[:-1]},"payload":{self.payload_json},"headers":{self.headers_json}}}'
+
+
+_NO_MORE: Final = (None,) * len(MORE)
 
 
 def _payload_json(payload: Mapping[str, Any] | str | None) -> JsonText:

@@ -184,9 +184,12 @@ begin
     created := false;
     replaced := false;
     for attempt in 1 .. 100 loop
-        select h.id, h.state into v_other, v_state from {schema}.key_holder(p_unique_key) h;
+        v_other := null;
+        if exists (select from {schema}.unique_hold h where h.unique_key = p_unique_key) then
+            select h.id, h.state into v_other, v_state from {schema}.key_holder(p_unique_key) h;
+        end if;
         if v_other is null then
-            v_id := coalesce(v_id, nextval(pg_get_serial_sequence({schema_literal} || '.job', 'id')));
+            v_id := coalesce(v_id, nextval('{schema}.job_id_seq'));
             insert into {schema}.job (id, kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout,
                                       unique_key, headers, gated)
             values (v_id, p_kind, p_payload, p_queue, p_priority, v_run_at, p_now, p_max_attempts, p_max_crashes, p_timeout,
@@ -199,7 +202,9 @@ begin
                     on conflict (unique_key) do nothing;
                     delete from {schema}.unique_hold h where h.unique_key = p_unique_key and h.job_id = v_id;
                 end if;
-                select h.id, h.state into v_other, v_state from {schema}.key_holder(p_unique_key) h;
+                if exists (select from {schema}.unique_hold h where h.unique_key = p_unique_key) then
+                    select h.id, h.state into v_other, v_state from {schema}.key_holder(p_unique_key) h;
+                end if;
                 if v_other is null then
                     if v_held then
                         perform {schema}.hold_key(p_unique_key, v_id, p_now, p_keep, p_states);
@@ -498,7 +503,6 @@ declare
     v_problem    text;
     v_more       boolean;
     v_after      bigint[];
-    v_seq        regclass := pg_get_serial_sequence({schema_literal} || '.job', 'id');
     v_ids        bigint[];
     v_gates      {schema}.gated[];
     v_children   bigint[];
@@ -567,7 +571,7 @@ begin
 
     -- The trigger is silenced until the end, when each queue is told once. A failure takes this back too.
     perform set_config('pg_supervisor.quiet', 'on', true);
-    v_ids := array(select nextval(v_seq) from generate_series(1, jsonb_array_length(enqueue_many.jobs)));
+    v_ids := array(select nextval('{schema}.job_id_seq') from generate_series(1, jsonb_array_length(enqueue_many.jobs)));
     return query
     with plain as materialized (
         select e.ordinality::integer as ord, v_ids[e.ordinality] as id,
