@@ -284,7 +284,7 @@ def test_an_entry_has_what_its_handler_has() -> None:
     [entry] = one.entries
     assert entry._asdict() == {
         "name": "c.one", "kind": "c.one", "cron": " 0  3 * * *", "tz": PARIS, "missed": 7, "payload": '{"n":1}',
-        "queue": "q", "priority": 3, "max_attempts": 4, "max_crashes": 3, "unique_key": None,
+        "queue": "q", "priority": 3, "max_attempts": 4, "max_crashes": 3, "unique_key": None, "options": "{}",
     }  # fmt: skip
 
 

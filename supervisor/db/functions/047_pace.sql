@@ -20,7 +20,7 @@
 -- Index    pace_pkey from its end.
 -- Plans    search_path is pinned since callers have different ones: plans are kept for one, and made anew for another.
 create or replace function {schema}.pace_of(p_queue text, p_now timestamptz, out free integer, out again timestamptz)
-language plpgsql
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
