@@ -203,7 +203,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "check_schedule": (),
     "declare_schedules": _WORKER,
     "plan_schedule": _WORKER,
-    "schedule_job": _WORKER_AND_OPERATOR,
+    "schedule_job": _WORKER,
     "fire_schedule": _WORKER,
     "pause_schedule": _OPERATOR,
     "resume_schedule": _OPERATOR,
