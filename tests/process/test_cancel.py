@@ -151,3 +151,14 @@ def test_a_filter_names_by_age_and_by_key(cli: Cli, db: Database) -> None:
     cli("jobs", "cancel", "5", "--grace", "1s").refused(2, "--grace", "needs --force")
     cli("jobs", "cancel", "5", "--dry-run").refused(2, "--dry-run", "for filters")
     cli("jobs", "cancel", "--older-than", "soon").refused(2, "--older-than")
+
+
+def test_reschedule_by_filter(cli: Cli, db: Database) -> None:
+    later = enqueue_all(db, [{"kind": "k", "run_at": "2999-01-01T00:00:00Z"}] * 30)
+    [other] = enqueue(db, "other", run_at="2999-01-01T00:00:00Z")
+    assert cli("jobs", "reschedule", "--kind", "k", "--dry-run", "--json").document["jobs"] == 30
+    assert "30 given another time" in cli("jobs", "reschedule", "--kind", "k", "--in", "1h", "--yes").out
+    soon = "run_at between now() + interval '59 min' and now() + interval '1 hour'"
+    assert db.value(f"select array_agg(id order by id) from supervisor.job where {soon}") == later
+    assert job(db, other)["run_at"].startswith("2999")
+    cli("jobs", "reschedule").refused(2, "filter")
