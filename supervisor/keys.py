@@ -123,7 +123,6 @@ def check_more(given: Mapping[str, Any], unique_key: str | None) -> dict[str, An
         raise InvalidJob("unique_for", f"must be given with {ended[0]!r} in unique_states: nothing is held for ever")
     if made.get("after") == []:
         del made["after"]
-        made.pop("after_failed", None)
     return made
 
 
@@ -148,7 +147,6 @@ _TOGETHER: Final = (
     ("concurrency_key", "concurrency_limit"),
     ("rate_key", "rate_limit"),
     ("rate_key", "rate_period"),
-    ("after_failed", "after"),
 )
 _KEYS: Final = ("ordering_key", "concurrency_key", "rate_key")
 _CHECKS: Final = tuple(name for name in MORE if name not in _KEYS)

@@ -67,7 +67,6 @@ language sql immutable as $fn$
         when cardinality(p_after) > 1000 then 'after has ' || cardinality(p_after) || ' ids, must be at most 1000: use a batch'
         when p_after_failed not in ('hold', 'cancel', 'run')
             then 'after_failed is ' || quote_literal(p_after_failed) || ', must be hold, cancel or run'
-        when p_after_failed <> 'hold' and p_after is null then 'after_failed is given, and after is not'
         when p_unique_for_s is not null and p_unique_key is null then 'unique_for is given, and unique_key is not'
         when p_unique_for_s <= 0 or p_unique_for_s > 316224000 then 'unique_for must be above 0 and at most 3660 days'
         when p_unique_states is not null and p_unique_key is null then 'unique_states is given, and unique_key is not'
@@ -701,7 +700,7 @@ begin
                          c.run_at is not null and c.delay is not null, c.max_attempts, c.max_crashes, c.timeout, c.unique_key,
                          coalesce(c.on_conflict, 'skip'), coalesce(enqueue_batch.callback -> 'headers', '{}')),
         {schema}.options_problem(c.unique_key, c.ordering_key, c.on_dead, c.concurrency_key, c.concurrency_limit, c.rate_key,
-                                 c.rate_limit, c.rate_period, coalesce(c.after, '{}'), c.after_failed, c.unique_for, c.unique_states),
+                                 c.rate_limit, c.rate_period, c.after, c.after_failed, c.unique_for, c.unique_states),
         {schema}.parents_problem(c.after));
     if v_problem is not null then
         raise exception 'callback: %', v_problem using errcode = '22023';
