@@ -168,6 +168,7 @@ class Parent:
             facts=self._facts,
             tally=Tally(self._links, self._schema, totals=self._ended_by_queue, clock=self._clock),
             listed=self._server is not None,
+            rest=self._rest,
         )
         self._facts.ask(self._facts_of_service)
         self._tender = Tender(self._links, settings, self._id, resting=lambda: self._rest.resting)

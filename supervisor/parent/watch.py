@@ -3,10 +3,10 @@
     every SUPERVISOR_WATCH_EVERY_S        depths and ages of the queues; the tally
     six times less often                  sizes, dead rows, bloat, snapshots, slots
 
-A scrape never comes here. Figures are shown for three intervals; when the database does not answer they are
+At rest (rest.py) two and a half times less often. A scrape never comes here. Figures are shown for three intervals; when the database does not answer they are
 left off the page, and the age of the last refresh goes on growing.
 
-Always true: this has a connection of its own, so that a slow look can delay neither a renewal nor a poll.
+Always true: a slow look can delay neither a renewal nor a poll.
 
 Elsewhere: the figures (db/health.py); how they are shown (gauges.py, metrics/facts.py).
 """
@@ -27,11 +27,13 @@ from supervisor.metrics.facts import Values
 from supervisor.outbox.figures import of_outbox
 from supervisor.parent.gauges import of_queues, of_schedules, of_settings, of_tables
 from supervisor.parent.guard import Guard
+from supervisor.parent.rest import Rest
 from supervisor.parent.tally import Tally
 from supervisor.settings import Settings
 
 _TABLES_EVERY: Final = 6
 _GOOD_FOR: Final = 3
+_AT_REST: Final = 2.5
 _SLACK_S: Final = 1.0
 _OLD_S: Final = 600.0  # a snapshot of that age is worth a line of the log
 _TELL_AGAIN_S: Final = 600.0
@@ -52,6 +54,7 @@ class Watch:
         facts: Facts,
         tally: Tally,
         listed: bool,
+        rest: Rest,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
@@ -61,6 +64,8 @@ class Watch:
         self._facts = facts
         self._tally = tally
         self._listed = listed
+        self._rest = rest
+        self._now_awake = asyncio.Event()
         self._now = now
         self._read_at = {"queues": now(), "tables": now()}
         self._tables_due = 0.0
@@ -76,7 +81,10 @@ class Watch:
                 await self._guard.run(self._queues, "watch")
                 if self._now() >= self._tables_due:
                     await self._guard.run(self._tables, "watch")
-            await asyncio.sleep(self._every * random.uniform(0.9, 1.1))
+            self._now_awake.clear()
+            await self._rest.wait(
+                self._now_awake, self._every * random.uniform(0.9, 1.1), self._every * _AT_REST
+            )
 
     async def finish(self) -> None:
         """The service ends: write what is counted, if the database takes it at once."""
