@@ -102,7 +102,7 @@ class InvalidHandler(SupervisorError, ValueError):
 
 
 class UniqueConflict(SupervisorError):
-    """A living job holds the unique key, and the caller asked to be told (``on_conflict="raise"``).
+    """Another job holds the unique key, and the caller asked to be told (``on_conflict="raise"``).
 
     The transaction it was asked in is not aborted, and this call left no job in it.
 

@@ -68,8 +68,12 @@ update {schema}.gate_note n
 _LET_IN: Final = "select looked from {schema}.pass_notes('-infinity', 1000)"
 
 _LISTED: Final = """
-select j.id, j.kind, j.queue, j.priority::int, j.payload::text, j.headers::text, j.unique_key, j.run_at
+select j.id, j.kind, j.queue, j.priority::int, j.payload::text, j.headers::text, coalesce(j.unique_key, h.unique_key),
+       case when g.gate is null then j.run_at else g.due_at end, g.ordering_key, g.concurrency_key, g.rate_key,
+       (array['parents', 'order', 'concurrency', 'rate'])[g.gate]
   from {schema}.job j
+  left join {schema}.unique_hold h on h.job_id = j.id
+  left join {schema}.gated g on j.gated and g.job_id = j.id
  order by j.id
 """
 
@@ -177,7 +181,7 @@ def unguard() -> Steps[bool]:
 
 
 def listed(schema: str) -> Steps[list[Row]]:
-    """Every job that is queued or running: id, kind, queue, priority, payload, headers, unique_key, run_at."""
+    """Every job that is queued or running: the fields of testing's EnqueuedJob, in their order."""
     return (yield from sent(schema, Step(render(_LISTED.strip(), schema))))
 
 

@@ -25,7 +25,7 @@ _MOST_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class EnqueuedJob:
-    """A job that waits or runs."""
+    """A job that waits or runs, with its keys."""
 
     id: int
     kind: str
@@ -35,6 +35,16 @@ class EnqueuedJob:
     headers: dict[str, Any] = field(repr=False)
     unique_key: str | None
     run_at: datetime = field(repr=False)
+    ordering_key: str | None = None
+    concurrency_key: str | None = None
+    rate_key: str | None = None
+    waits_for: str | None = None
+    """What keeps it from being run when it is due: parents, order, concurrency, rate."""
+
+    def __repr__(self) -> str:
+        names = ["id", "kind", "queue", "priority", "payload", "unique_key"]
+        names += [name for name in ("ordering_key", "concurrency_key", "rate_key", "waits_for") if getattr(self, name)]
+        return f"EnqueuedJob({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
 @overload
@@ -114,7 +124,7 @@ class _Wanted:
     def judge(self, rows: Sequence[Row]) -> list[EnqueuedJob]:
         __tracebackhide__ = True
         jobs = [
-            EnqueuedJob(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]), row[6], row[7])
+            EnqueuedJob(row[0], row[1], row[2], row[3], json.loads(row[4]), json.loads(row[5]), *row[6:])
             for row in rows
         ]
         found = [job for job in jobs if self._fits(job)]

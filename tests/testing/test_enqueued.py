@@ -34,6 +34,21 @@ def test_it_finds_what_the_transaction_sees(conn: psycopg.Connection[Any], shop:
     assert_enqueued(shop.connect(), "mail", count=0)  # another transaction
 
 
+def test_keys_and_what_a_job_waits_for_are_shown(conn: psycopg.Connection[Any]) -> None:
+    due = datetime(2031, 1, 2, tzinfo=UTC)
+    first = enqueue(conn, "mail", ordering_key="o", run_at=due)
+    enqueue(conn, "sum", unique_key="u", unique_states=["queued"], after=[first])
+    enqueue(conn, "call", rate_key="r", rate_limit=1, rate_period=60, concurrency_key="c", concurrency_limit=1)
+    [mail] = assert_enqueued(conn, "mail")
+    assert (mail.ordering_key, mail.waits_for, mail.run_at) == ("o", "order", due)
+    [summed] = assert_enqueued(conn, "sum", unique_key="u")
+    assert summed.waits_for == "parents"
+    [call] = assert_enqueued(conn, "call")
+    assert (call.concurrency_key, call.rate_key, call.waits_for) == ("c", "r", "concurrency")
+    with pytest.raises(AssertionError, match="ordering_key='o', waits_for='order'"):
+        assert_enqueued(conn, "mail", count=2)
+
+
 def test_values_are_compared_as_they_are_stored(conn: psycopg.Connection[Any]) -> None:
     @handler("e.values")
     def values(when: datetime, key: uuid.UUID, flag: bool, n: float) -> None: ...
