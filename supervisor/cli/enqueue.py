@@ -49,8 +49,30 @@ def enqueue(
         str | None, typer.Option("--in", metavar="LENGTH", help="Run it later: 90, 10s, 5m, 1h30m, 2d.")
     ] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="Run it then: 2030-01-31T09:00:00+01:00.")] = None,
-    unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="Only one living job has this key.")] = None,
+    unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="Only one job has this key.")] = None,
     on_conflict: Annotated[Literal["skip", "replace", "raise"], typer.Option(help="When one has it.")] = "skip",
+    unique_for: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="How long it has that key although it is done.")
+    ] = None,
+    unique_states: Annotated[
+        list[str] | None,
+        typer.Option("--unique-state", metavar="STATE", help="A state in which it has that key; repeatable."),
+    ] = None,
+    ordering_key: Annotated[str | None, typer.Option(metavar="KEY", help="One at a time of a key, in order.")] = None,
+    on_dead: Annotated[
+        Literal["next", "hold"] | None, typer.Option(help="When it is dead: the next of that key, or none.")
+    ] = None,
+    concurrency_key: Annotated[str | None, typer.Option(metavar="KEY", help="So many at a time of a key.")] = None,
+    concurrency_limit: Annotated[int | None, typer.Option(help="How many at a time.")] = None,
+    rate_key: Annotated[str | None, typer.Option(metavar="KEY", help="So many starts in a period of a key.")] = None,
+    rate_limit: Annotated[int | None, typer.Option(help="How many starts.")] = None,
+    rate_period: Annotated[str | None, typer.Option(metavar="LENGTH", help="In which period.")] = None,
+    after: Annotated[
+        list[int] | None, typer.Option(metavar="ID", help="A job that must be done first; repeatable.")
+    ] = None,
+    after_failed: Annotated[
+        Literal["hold", "cancel", "run"] | None, typer.Option(help="When one of those is dead or cancelled.")
+    ] = None,
     max_attempts: Annotated[int, typer.Option(help="Failures after which it is dead.")] = 20,
     max_crashes: Annotated[int, typer.Option(help="Crashes after which it is dead.")] = 3,
     timeout: Annotated[
@@ -70,11 +92,23 @@ def enqueue(
     from supervisor.db.operate import refusals
     from supervisor.newjob import NewJob
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {
+        "unique_states": unique_states or None,
+        "ordering_key": ordering_key,
+        "on_dead": on_dead,
+        "concurrency_key": concurrency_key,
+        "concurrency_limit": concurrency_limit,
+        "rate_key": rate_key,
+        "rate_limit": rate_limit,
+        "after": after or None,
+        "after_failed": after_failed,
+    }
     for name, field, text, read in (
         ("--in", "in_", in_, seconds),
         ("--at", "run_at", at, point),
         ("--timeout", "timeout", timeout, seconds),
+        ("--unique-for", "unique_for", unique_for, seconds),
+        ("--rate-period", "rate_period", rate_period, seconds),
     ):
         if text is not None:
             options[field] = read_option(name, text, read)

@@ -99,6 +99,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "names_gate": (),
     "key_holder": (),
     "hold_key": (),
+    "key_of": (),
     "prune_holds": (),
     "add_keyed": (),
     "job_enqueued": (),

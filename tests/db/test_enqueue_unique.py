@@ -288,6 +288,32 @@ def test_bulks_of_all_ways_with_keys_in_common_never_deadlock(db: Database) -> N
     )
 
 
+@pytest.mark.parametrize(("order", "row"), [("cancel_job", "cancelled"), ("reschedule_job", None)])
+@pytest.mark.parametrize("way", ["for", "queued"])
+def test_an_order_for_many_and_a_bulk_that_replaces_them_cannot_deadlock(
+    db: Database, conn: Conn, way: str, order: str, row: str | None
+) -> None:
+    """Ids rise as keys fall here: taken in the order of ids, the two would meet half-way."""
+    later, first = (enqueue(conn, "a", unique_key=key, **WAYS[way]).id for key in ("z", "a"))
+    gate = db.connect(autocommit=False)
+    gate.execute("select from supervisor.job where id = %s for update", [first])
+    other = db.connect()
+    bulk = [NewJob("new", unique_key=key, **WAYS[way]) for key in ("a", "z")]
+    blocked = "select wait_event_type from pg_stat_activity where pid = %s"
+    with ThreadPoolExecutor(2) as pool:
+        replacing = pool.submit(lambda: enqueue_many(conn, bulk, on_conflict="replace"))
+        db.wait_for(blocked, "Lock", params=[conn.info.backend_pid])
+        ordering = pool.submit(
+            lambda: other.execute(f"select * from supervisor.{order}(%s)".encode(), [[later, first]]).fetchall()
+        )
+        db.wait_for(blocked, "Lock", params=[other.info.backend_pid])
+        gate.rollback()
+        assert replacing.result(30) == [(first, False), (later, False)]
+        answers = ordering.result(30)
+    assert [answer[0] for answer in answers] == [first, later]
+    assert row is None or {answer[1] for answer in answers} == {row}
+
+
 @pytest.mark.parametrize("on_conflict", ["skip", "replace"])
 def test_a_bulk_makes_the_jobs_that_single_calls_would(db: Database, on_conflict: Any) -> None:
     """B35: 400 jobs that repeat keys of the bulk and meet keys of jobs in every state, of every way."""

@@ -150,6 +150,12 @@ language sql stable as $fn$
        and (s.state in ('queued', 'running') or h.until > clock_timestamp())
 $fn$;
 
+-- key_of: a queued job's unique key, wherever it stands. Whoever locks several locks in this order, as bulks do. Internal.
+create or replace function {schema}.key_of(p_id bigint, p_key text) returns text
+language sql stable as $fn$
+    select coalesce(p_key, (select h.unique_key from {schema}.unique_hold h where h.job_id = p_id)) collate "C"
+$fn$;
+
 -- add_keyed: add one job with a unique_key, or find the one that has it. Internal; a replacement wakes nobody.
 --
 -- A key is held in two places. A job whose states are queued and running has it in its own row, under a unique

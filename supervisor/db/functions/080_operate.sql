@@ -60,7 +60,7 @@ begin
     end if;
     for v_job in
         select j.* from {schema}.job j where j.id = any (p_ids)
-         order by j.lease is not null, case when j.lease is null then j.unique_key end nulls first, j.id
+         order by j.lease is not null, case when j.lease is null then {schema}.key_of(j.id, j.unique_key) end nulls first, j.id
            for no key update
     loop
         id := v_job.id;
@@ -147,7 +147,7 @@ begin
     for v_job in
         select j.* from {schema}.job j
          where j.id = any (p_ids) and j.lease is null and j.run_at < 'infinity'
-         order by j.unique_key nulls first, j.id
+         order by {schema}.key_of(j.id, j.unique_key) nulls first, j.id
            for no key update
     loop
         v_was := case when v_job.gated then {schema}.set_due(v_job.id, v_at) end;
