@@ -5,11 +5,41 @@ import json
 import sys
 from pathlib import Path
 
-from bench import blocked, crash, drain, latency, outbox
+from bench import (
+    backlog,
+    blocked,
+    crash,
+    drain,
+    enqueue,
+    history,
+    idle,
+    lab,
+    lanes,
+    latency,
+    memory,
+    outbox,
+    scale,
+    shutdown,
+)
 from bench.chart import draw
 from bench.report import Bench, as_dict
 
-BENCHES: dict[str, Bench] = {"drain": drain, "latency": latency, "crash": crash, "outbox": outbox, "blocked": blocked}
+BENCHES: dict[str, Bench] = {
+    "drain": drain,
+    "latency": latency,
+    "enqueue": enqueue,
+    "backlog": backlog,
+    "history": history,
+    "lanes": lanes,
+    "blocked": blocked,
+    "scale": scale,
+    "idle": idle,
+    "memory": memory,
+    "lab": lab,
+    "crash": crash,
+    "shutdown": shutdown,
+    "outbox": outbox,
+}
 
 
 def main() -> int:

@@ -90,6 +90,10 @@ class BenchServer:
         """The settings that figures depend on."""
         return {name: str(self.execute(f"show {name}")[0][0]) for name in SHOWN}
 
+    def log(self) -> bytes:
+        """What the server has logged."""
+        return (self.home / "postgres.log").read_bytes()
+
     def cpu_s(self) -> float:
         """Processor time so far, of the processes that have ended too."""
         return machine.cpu_s(self.pid) + sum(map(machine.cpu_s, machine.children(self.pid)))

@@ -87,6 +87,11 @@ class BenchService:
         """Processor time so far of the workers and of the parent."""
         return {"workers": sum(map(machine.cpu_s, self.worker_pids())), "parent": machine.cpu_s(self.pid)}
 
+    def wait(self) -> None:
+        """Wait until it has exited, having been signalled."""
+        assert self._process is not None
+        self._process.wait(STOP_DEADLINE_S)
+
     def check(self) -> None:
         """Raise if the service has exited."""
         assert self._process is not None

@@ -1,0 +1,72 @@
+"""Every bench runs to its end at a tiny size, and what it says hangs together; how fast anything is, is not judged."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# The bench, its size, and what it promises to show.
+SMALL: dict[str, tuple[str, set[str] | None]] = {
+    "latency": ("--jobs 20 --rounds 1 --processes 1", {"latency-bare"}),
+    "enqueue": (
+        "--singles 20 --bulk 500 --rounds 1 --writers 1,2 --seconds 1",
+        {"enqueue-writers", "enqueue-copy"},
+    ),
+    "backlog": ("--backlog 3000 --jobs 1000 --rounds 1 --processes 1", {"backlog"}),
+    "history": ("--rows 3000 --jobs 1000 --rounds 1 --processes 1", {"history"}),
+    "lanes": ("--queues 1,5 --priorities 3 --jobs 1000 --rounds 1 --processes 1", {"lanes"}),
+    "scale": ("--workers 1,2 --jobs 1000 --rounds 1", set()),
+    "blocked": ("--blocked 300 --claims 20 --rounds 1", None),
+    "idle": ("--seconds 2 --settle 1 --processes 1", {"idle-queries", "idle-cpu", "idle-connections"}),
+    "memory": ("--jobs 400 --steps 2 --processes 1", {"memory", "memory-growth"}),
+    "lab": ("--rounds 1 --processes 2", {"lab"}),
+    "shutdown": ("--rounds 1 --processes 1", {"shutdown"}),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory that the server's user can pass through."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if str(directory).startswith("/tmp/") and directory.stat().st_uid == os.geteuid():
+            directory.chmod(directory.stat().st_mode | 0o111)
+    return tmp_path
+
+
+def bench(name: str, size: str, place: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", name, "--json", *size.split(), "--chart", str(place / "chart.svg")],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_bench_runs_to_its_end(name: str, place: Path) -> None:
+    size, keys = SMALL[name]
+    found = bench(name, size, place)
+
+    assert found["bench"] == name
+    assert found["line"].startswith(f"{name}: ")
+    assert found["machine"]["cores"] >= 1
+    if keys is not None:
+        assert {one["key"] for one in found["shown"]} == keys
+    for one in found["shown"]:
+        assert one["wanted"]
+        assert any(letter.isdigit() for letter in one["measured"])
+        assert isinstance(one["reached"], bool)
+    assert list(place.glob("bench-*")) == [], "its server's and services' files are gone"
+
+
+def test_every_bench_has_a_test() -> None:
+    from bench.__main__ import BENCHES
+
+    assert BENCHES.keys() == SMALL.keys() | {"drain", "crash", "outbox"}, "those three: tests/e2e/test_bench.py"
