@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 picks the interpreter .venv is made with.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check chaos docs lock clean deploy-tools
+.PHONY: help demo run test check chaos bench docs lock clean deploy-tools
 export PYTHON
 ARGS ?=
 # Test files side by side, each process with servers of its own. They mostly wait; 2 is right for 2 cores.
@@ -14,6 +14,7 @@ help: ## Show this list
 	@echo "make test    run the tests on real PostgreSQL servers (15 from the system; 16 and 18 are brought along)"
 	@echo "make check   ruff, mypy --strict, import contracts"
 	@echo "make chaos   half an hour of faults under load, and the verdict; ARGS='--seconds 60 --seed 7' for less"
+	@echo "make bench   all benches against peers on this machine (20 minutes), and docs/benchmarks.md made of them"
 	@echo "make deploy-tools   what tests/deploy checks the shipped files with (kubectl, checkov, hadolint, ...)"
 	@echo "make docs    write docs/settings.md and docs/metrics.md anew"
 	@echo "make lock    write constraints.txt anew"
@@ -42,6 +43,10 @@ check:
 chaos:
 	@sh scripts/venv.sh dev
 	@.venv/bin/python -m tests.chaos --seconds 1800 --pause-s 0.4 --per-s 170 $(ARGS)
+
+bench:
+	@sh scripts/venv.sh dev
+	@.venv/bin/python -m bench all $(ARGS)
 
 # Tools that check the Dockerfile and the manifests, apart from the project's environment: tests/deploy uses them.
 deploy-tools: .venv-deploy/.installed

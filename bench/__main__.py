@@ -18,8 +18,10 @@ from bench import (
     latency,
     memory,
     outbox,
+    pinned,
     scale,
     shutdown,
+    suite,
 )
 from bench.chart import draw
 from bench.report import Bench, as_dict
@@ -28,6 +30,7 @@ BENCHES: dict[str, Bench] = {
     "drain": drain,
     "latency": latency,
     "enqueue": enqueue,
+    "pinned": pinned,
     "backlog": backlog,
     "history": history,
     "lanes": lanes,
@@ -51,11 +54,14 @@ def main() -> int:
         one.add_argument("--chart", type=Path, metavar="FILE", help="draw the figures, as .svg or .png")
         one.add_argument("--json", action="store_true", help="print all figures as JSON, and nothing else")
         bench.arguments(one)
+    suite.arguments(names.add_parser("all", help=suite.HELP, description=suite.HELP))
     options = parser.parse_args()
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
+    if options.name == "all":
+        return suite.run(options, BENCHES, lambda text: print(text, flush=True))
     report = BENCHES[options.name].run(options, say)
     if options.chart and report.chart:
         draw(report.chart, options.chart)

@@ -18,6 +18,7 @@ SMALL: dict[str, tuple[str, set[str] | None]] = {
         "--singles 20 --bulk 500 --rounds 1 --writers 1,2 --seconds 1",
         {"enqueue-writers", "enqueue-copy"},
     ),
+    "pinned": ("--jobs 3000 --probes 20 --processes 1", {"pinned-ratio", "pinned-rate", "pinned-p99"}),
     "backlog": ("--backlog 3000 --jobs 1000 --rounds 1 --processes 1", {"backlog"}),
     "history": ("--rows 3000 --jobs 1000 --rounds 1 --processes 1", {"history"}),
     "lanes": ("--queues 1,5 --priorities 3 --jobs 1000 --rounds 1 --processes 1", {"lanes"}),
@@ -70,3 +71,20 @@ def test_every_bench_has_a_test() -> None:
     from bench.__main__ import BENCHES
 
     assert BENCHES.keys() == SMALL.keys() | {"drain", "crash", "outbox"}, "those three: tests/e2e/test_bench.py"
+
+
+def test_the_suite_makes_the_page_of_what_it_measured(place: Path) -> None:
+    page = place / "page.md"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "all", "--small", "--only", "lab,shutdown", "--peers", "none",
+         "--out", str(page), "--figures", str(place / "figures.json")],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = page.read_text()
+    assert "{{" not in text
+    assert "| lab of 500 jobs, one sleeps 900 ms: median" in text
+    assert "## shutdown" in text
+    found = json.loads((place / "figures.json").read_text())
+    assert found["figures"].keys() == {"lab", "shutdown"}
+    assert found["failed"] == {}
