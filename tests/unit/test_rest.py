@@ -21,16 +21,17 @@ def made(listening: Callable[[], bool] = lambda: True) -> tuple[Rest, Clock]:
 
 
 async def test_it_rests_after_a_while_without_work_and_only_while_it_hears() -> None:
-    hears = True
-    rest, clock = made(lambda: hears)
-    assert not rest.resting
+    hears = {"now": True}
+    rest, clock = made(lambda: hears["now"])
+    seen = [rest.resting]
     clock.at += AWAKE_S
-    assert rest.resting
-    hears = False
-    assert not rest.resting
-    hears = True
+    seen.append(rest.resting)
+    hears["now"] = False
+    seen.append(rest.resting)
+    hears["now"] = True
     rest.work()
-    assert not rest.resting
+    seen.append(rest.resting)
+    assert seen == [False, True, False, False]
 
 
 async def test_awake_the_short_wait_is_all() -> None:
