@@ -3,7 +3,7 @@
     every SUPERVISOR_WATCH_EVERY_S        depths and ages of the queues; the tally
     six times less often                  sizes, dead rows, bloat, snapshots, slots
 
-At rest (rest.py) two and a half times less often. A scrape never comes here. Figures are shown for three intervals; when
+At rest (rest.py) 2.5 times less often. A scrape never comes here. Figures are shown for three intervals; when
 the database does not answer they are left off the page, and the age of the last refresh goes on growing.
 
 Always true: a slow look can delay neither a renewal nor a poll.
