@@ -82,9 +82,7 @@ class Watch:
                 if self._now() >= self._tables_due:
                     await self._guard.run(self._tables, "watch")
             self._now_awake.clear()
-            await self._rest.wait(
-                self._now_awake, self._every * random.uniform(0.9, 1.1), self._every * _AT_REST
-            )
+            await self._rest.wait(self._now_awake, self._every * random.uniform(0.9, 1.1), self._every * _AT_REST)
 
     async def finish(self) -> None:
         """The service ends: write what is counted, if the database takes it at once."""
