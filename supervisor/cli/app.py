@@ -39,7 +39,9 @@ from supervisor.errors import SupervisorError
 app = typer.Typer(name="supervisor", no_args_is_help=True, pretty_exceptions_enable=False)
 jobs = typer.Typer(name="jobs", no_args_is_help=True, help="Look at jobs; retry, cancel, reschedule them.")
 
-queues = typer.Typer(name="queues", no_args_is_help=True, help="Pause queues, limit how many of their jobs run and start.")
+queues = typer.Typer(
+    name="queues", no_args_is_help=True, help="Pause queues, limit how many of their jobs run and start."
+)
 
 _ADDRESSES = {
     "--database-url": "SUPERVISOR_DATABASE_URL",
