@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from supervisor import grace
 from supervisor.grace import needed_s
 from supervisor.settings import unknown_variables, variable
 from tests.deploy import shipped
@@ -14,6 +15,7 @@ from tests.deploy.shipped import COMPONENTS, KUBERNETES, OVERLAYS, ROOT, Manifes
 from tests.support.database import Database
 
 # Kinds that come with operators; Kubernetes itself has no schema for them.
+RELAY = "supervisor-relay"
 CUSTOM = {"PodMonitor", "ServiceMonitor", "ScaledObject", "TriggerAuthentication"}
 
 
@@ -62,6 +64,29 @@ def test_each_probe_asks_the_right_question(manifests: list[Manifest]) -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     ready = container["readinessProbe"]
     assert ready["periodSeconds"] * ready["failureThreshold"] + ready["timeoutSeconds"] <= 10
+
+
+def test_the_relay_is_off_until_its_component_turns_it_on(tmp_path: Path) -> None:
+    """Without a broker there is nothing to wait for; with one, relays share the work and one may go."""
+    for overlay in OVERLAYS:
+        assert of_kind(render(ROOT / KUBERNETES / "overlays" / overlay), "Deployment", RELAY)["spec"]["replicas"] == 0
+    manifests = render(shipped.with_component(tmp_path, "relay"))
+    assert of_kind(manifests, "Deployment", RELAY)["spec"]["replicas"] == 2
+    assert of_kind(manifests, "PodDisruptionBudget", RELAY)["spec"]["maxUnavailable"] == 1
+    policy = of_kind(manifests, "NetworkPolicy", "supervisor-broker")["spec"]
+    assert 4222 in [port["port"] for rule in policy["egress"] for port in rule["ports"]]
+
+
+def test_a_relay_is_probed_as_its_page_answers_and_given_the_time_of_its_drain(manifests: list[Manifest]) -> None:
+    """B44 for relays: a broker or a database that is away restarts none."""
+    pod = of_kind(manifests, "Deployment", RELAY)["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    probes = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+    service = shipped.stop_of_manifests("rendered", manifests)
+    assert pod["terminationGracePeriodSeconds"] >= service.drain_s + grace.GOODBYE_S
+    mounted = {one["name"] for one in container["volumeMounts"]}
+    assert mounted == {one["name"] for one in pod["volumes"]}
 
 
 def test_selectors_find_the_pods_and_ports_they_are_for(manifests: list[Manifest]) -> None:
