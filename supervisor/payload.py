@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,9 +34,15 @@ MAX_KEY_BYTES: Final = 1024
 
 #: JSON knows numbers of any length; beyond this the database or a reader gives up.
 _MAX_INT_BITS: Final = 4096
+_SIMPLE_INT_BITS: Final = 64
 
 #: From here on every float is a whole number.
 _FLOAT_IS_INTEGER: Final = 2.0**53
+
+
+_write: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
 
 
 class JsonText(str):
@@ -70,11 +77,12 @@ def encode(payload: Mapping[str, Any], *, field: str = "payload", max_bytes: int
 
 def encode_value(value: Any, *, field: str, max_bytes: int) -> JsonText:
     """As `encode`, for any value that JSON knows and not only for a mapping."""
-    try:
-        plain = _plain(value, 1)
-    except _Refused as refused:
-        raise InvalidJob(field + "".join(reversed(refused.path)), refused.reason) from None
-    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+    if type(value) is not dict or not _is_simple(value):
+        try:
+            value = _plain(value, 1)
+        except _Refused as refused:
+            raise InvalidJob(field + "".join(reversed(refused.path)), refused.reason) from None
+    text = _write(value)
     size = len(text) if text.isascii() else len(text.encode())
     if size > max_bytes:
         raise InvalidJob(field, f"is {size} bytes encoded, the limit is {max_bytes}: store it elsewhere, pass its name")
@@ -119,12 +127,19 @@ def check_text(field: str, value: object, *, max_bytes: int) -> str:
 
 def check_name(field: str, value: object, max_bytes: int = MAX_NAME_BYTES) -> str:
     """*value* as the name of a kind or a queue: any text of one line without spaces around it."""
+    return _checked_name(field, value, max_bytes) if type(value) is str else _check_name(field, value, max_bytes)
+
+
+def _check_name(field: str, value: object, max_bytes: int) -> str:
     name = check_text(field, value, max_bytes=max_bytes)
     if any(ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u2028\u2029" for char in name):
         raise InvalidJob(field, "must not hold control characters or line breaks")
     if name != name.strip():
         raise InvalidJob(field, "must not begin or end with a space")
     return name
+
+
+_checked_name = lru_cache(1024)(_check_name)  # names are few, and each job has two
 
 
 def check_key(field: str, value: object, max_bytes: int = MAX_KEY_BYTES) -> str:
@@ -141,6 +156,23 @@ def _text_problem(text: str) -> str | None:
         except UnicodeEncodeError:
             return "holds a lone surrogate, which is not a character"
     return None
+
+
+def _is_simple(value: dict[Any, Any]) -> bool:
+    """Whether *value* is its own plain form at first sight, as most payloads are: texts, numbers, nothing nested."""
+    for key, item in value.items():
+        if type(key) is not str or not key.isascii() or "\x00" in key:
+            return False
+        kind = type(item)
+        if kind is str:
+            if not item.isascii() or "\x00" in item:
+                return False
+        elif kind is int:
+            if item.bit_length() > _SIMPLE_INT_BITS:
+                return False
+        elif kind is not bool and item is not None:
+            return False
+    return True
 
 
 def _plain(value: Any, depth: int) -> Any:
