@@ -97,7 +97,7 @@ def list_(
             str(row.priority),
             f"{row.attempts}/{row.max_attempts}",
             str(row.crashes),
-            word + output.ago(when),
+            f"waits for {row.waits_for}" if row.waits_for else word + output.ago(when),
             output.cell(why or ""),
         )
     out.print(table)

@@ -54,6 +54,8 @@ class JobRow:
     finished_at: datetime | None
     reason: str | None
     last_error: str | None
+    waits_for: str | None = None
+    """Of a queued one: parents, order, concurrency, rate; None: it may run when it is due."""
 
 
 @dataclass(frozen=True, slots=True)
