@@ -7,6 +7,7 @@ runs so many jobs of each. Filling is one insert-select, then vacuum and a check
 import argparse
 from typing import Final
 
+from bench.drain import at_once
 from bench.emptying import SETTINGS, Case, add, compared, emptied, settle, told
 from bench.ground import in_turns, opened, place
 from bench.report import Chart, Report, Say, Shown, Table
@@ -45,10 +46,9 @@ def run(options: argparse.Namespace, say: Say) -> Report:
         rates = in_turns([short, long], options.rounds, one)
         rows = told(rates, short, say)
         ratio = compared(long, short, rates)
-        at_once = SETTINGS["concurrency"] + SETTINGS["prefetch"]
         line = (
             f"backlog: {backlog:,} queued: {ratio.median:.2f} x the rate of a short queue "
-            f"({options.processes} workers, up to {at_once} jobs a claim; {ground.where()})"
+            f"({options.processes} workers, up to {at_once(SETTINGS)} jobs a claim; {ground.where()})"
         )
         return Report(
             line,

@@ -11,7 +11,7 @@ is that of the round, and WAL what the server wrote in it; adding the jobs is in
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
@@ -28,6 +28,7 @@ from bench.report import Chart, Report, Say, Shown, Table
 from bench.server import BenchServer
 from bench.service import BenchService
 from bench.stats import Summary, readable
+from supervisor.settings import PREFETCH_SHORT
 
 HELP: Final = "how fast workers empty a backlog of no-op jobs, and what a job costs"
 NOTE: Final = "x" * 100
@@ -70,14 +71,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--concurrency", type=int, default=10, metavar="N", help="jobs a worker runs at once (default: %(default)s)"
     )
-    parser.add_argument(
-        "--prefetch", type=int, default=40, metavar="N", help="jobs claimed beyond these (default: %(default)s)"
-    )
+    parser.add_argument("--prefetch", type=int, metavar="N", help="jobs claimed beyond these (default: the service's)")
     parser.add_argument(
         "--history", choices=("on", "off", "both"), default="both", help="of the service (default: %(default)s)"
     )
     against(parser)
     place(parser)
+
+
+def at_once(settings: Mapping[str, int]) -> int:
+    """The most jobs that one claim takes with these settings."""
+    return settings["concurrency"] + settings.get("prefetch", PREFETCH_SHORT)
 
 
 def against(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +109,9 @@ def peers(options: argparse.Namespace, say: Say) -> dict[str, Installed]:
 
 def run(options: argparse.Namespace, say: Say) -> Report:
     """Measure everybody in turns."""
-    settings = {"processes": options.processes, "concurrency": options.concurrency, "prefetch": options.prefetch}
+    settings = {"processes": options.processes, "concurrency": options.concurrency}
+    if options.prefetch is not None:
+        settings["prefetch"] = options.prefetch
     jobs = options.jobs or (100_000 if options.full else 50_000)
     kept = {"on": [KEEPING], "off": [BARE], "both": [BARE, KEEPING]}[options.history]
     others = peers(options, say)
@@ -244,8 +250,8 @@ def _report(
         f"drain: {readable(rates[first].median)} jobs/s ({readable(rates[first].low)}-{readable(rates[first].high)} in "
         f"{rates[first].rounds} rounds), {ratios[first]['bare'].median:.2f} x a bare asyncpg loop, "
         f"{ratios[first][PLAIN].median:.2f} x plain SQL by pgbench ({settings['processes']} workers, no-op jobs, "
-        f"history {'on' if first == KEEPING else 'off'}, up to {settings['concurrency'] + settings['prefetch']} jobs a "
-        f"claim; {ground.where()})"
+        f"history {'on' if first == KEEPING else 'off'}, up to {at_once(settings)} jobs a claim; "
+        f"{ground.where()})"
     )
     chart = Chart(
         "drain", "jobs/s", "bars",

@@ -18,7 +18,7 @@ from bench.stats import Summary, readable
 
 NOTE: Final = "x" * 100
 _DEADLINE_S: Final = 180.0
-SETTINGS: Final = {"concurrency": 10, "prefetch": 40}
+SETTINGS: Final = {"concurrency": 10}
 
 
 @dataclass(frozen=True, slots=True)

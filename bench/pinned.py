@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psycopg
 
+from bench.drain import at_once
 from bench.emptying import SETTINGS, Case, add, emptied
 from bench.ground import opened, place, until
 from bench.report import Chart, Report, Say, Shown, Table
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace, say: Say) -> Report:
     line = (
         f"pinned: after {jobs:,} jobs under an old snapshot {readable(last['rate'])} jobs/s, {ratio:.2f} x the start, "
         f"claim p99 {last['p99_ms']:.2f} ms, {slower:.2f} x the start ({options.processes} workers, up to "
-        f"{SETTINGS['concurrency'] + SETTINGS['prefetch']} jobs a claim; {ground.where()})"
+        f"{at_once(SETTINGS)} jobs a claim; {ground.where()})"
     )
     rows = [
         (f"{one['processed']:,}", readable(one["rate"]), f"{one['rate'] / first['rate']:.2f} x",
