@@ -103,7 +103,7 @@ class Stack:
     def close(self) -> None:
         """Away with containers, volumes and networks."""
         self.hang_up()
-        self.compose("--profile", "monitoring", "down", "--volumes", "--timeout", "2", check=False)
+        self.compose("--profile", "*", "down", "--volumes", "--timeout", "2", check=False)
 
     def tail(self) -> str:
         """The last lines of every container's log."""
@@ -113,7 +113,7 @@ class Stack:
 
     def containers(self, service: str) -> list[str]:
         """Their ids, running or not."""
-        return self.compose("ps", "--all", "--quiet", service).split()
+        return self.compose("--profile", "*", "ps", "--all", "--quiet", service).split()
 
     def inspect(self, container: str) -> dict[str, Any]:
         """All that the engine knows of a container."""
@@ -143,11 +143,14 @@ class Stack:
 
     def conninfo(self) -> str:
         """The address of the database, from the host."""
-        [container] = self.containers("db")
+        url = self.exec(self.containers("db")[0], "cat", "/run/secrets/database_url").strip()
+        return re.sub(r"@db:", f"@{self.host('db')}:", url)
+
+    def host(self, service: str) -> str:
+        """The address of a service's one container, from the host."""
+        [container] = self.containers(service)
         networks = self.inspect(container)["NetworkSettings"]["Networks"]
-        host = next(iter(networks.values()))["IPAddress"]
-        url = self.exec(container, "cat", "/run/secrets/database_url").strip()
-        return re.sub(r"@db:", f"@{host}:", url)
+        return str(next(iter(networks.values()))["IPAddress"])
 
     def hang_up(self) -> None:
         """Give the connection up: the database was stopped."""

@@ -8,7 +8,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import nats
 import pytest
 
 from supervisor import exits
@@ -96,15 +98,53 @@ def test_prometheus_scrapes_every_replica_and_has_its_rules(stack: Stack) -> Non
         return json.loads(get(f"http://127.0.0.1:{port}/api/v1/{path}")[1])["data"]
 
     def values(query: str) -> list[float]:
-        return [float(one["value"][1]) for one in ask(f"query?query={query}")["result"]]
+        return [float(one["value"][1]) for one in ask(f"query?query={quote(query)}")["result"]]
 
-    wait_until(lambda: values("up") == [1.0, 1.0], 60.0, "both replicas are up")
+    wait_until(lambda: values('up{job="supervisor"}') == [1.0, 1.0], 60.0, "both replicas are up")
     stack.enqueue("email", {"n": 1}, count=10)
     wait_until(lambda: sum(values("supervisor_jobs_total")) >= 10, 60.0, "finished jobs are in the series")
     assert sum(values('supervisor_workers{state="ready"}')) == 4
     rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
     assert rules
     assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
+
+
+async def test_events_go_to_the_broker_and_come_back_as_jobs(stack: Stack) -> None:
+    """The profile `broker`: an event of a transaction is on a subject of NATS, and by the consume role a job."""
+    stack.compose("--profile", "broker", "up", "--detach", "--wait", "nats", "relay")
+    [relay] = stack.containers("relay")
+    assert stack.inspect(relay)["State"]["Health"]["Status"] == "healthy"
+    client = await nats.connect(f"nats://{stack.host('nats')}:4222")
+    try:
+        js = client.jetstream()
+        await js.add_stream(name="ORDERS", subjects=["orders.>"])
+        stack.change(replicas=1, mounted=False, consume_url="nats://nats:4222", consume="orders.created=email")
+        for n in range(20):
+            stack.rows("select supervisor.publish('orders.created', jsonb_build_object('n', %s::int), key => 'k')", n)
+        done = "select count(*)::int from supervisor.history where kind = 'email'"
+        wait_until(lambda: stack.value(done) == 20, 60.0, "each event was a job, and is done")
+        assert stack.value("select count(*)::int from supervisor.outbox") == 0
+        assert stack.value("select count(*)::int from supervisor.inbox") == 20
+        assert (await js.stream_info("ORDERS")).state.messages == 20
+        ordered = await js.subscribe("orders.created", ordered_consumer=True)
+        assert [json.loads((await ordered.next_msg(timeout=10)).data)["n"] for _ in range(20)] == list(range(20))
+    finally:
+        await client.close()
+
+    # Its page is scraped under a name of its own, and a stop is heard.
+    stack.compose("--profile", "monitoring", "up", "--detach", "--wait", "--no-deps", "prometheus")
+    query = 'supervisor_outbox_events_total{job="supervisor-relay",outcome="published"}'
+    url = f"http://127.0.0.1:{stack.env['PROMETHEUS_PORT']}/api/v1/query?query={quote(query)}"
+    wait_until(
+        lambda: [float(one["value"][1]) for one in json.loads(get(url)[1])["data"]["result"]] == [20.0],
+        60.0,
+        "what was published is in the series",
+    )
+    begun = time.monotonic()
+    stack.compose("--profile", "broker", "stop", "relay")
+    assert timed(begun) < 10
+    assert stack.inspect(relay)["State"]["ExitCode"] == exits.OK
+    stack.compose("--profile", "broker", "rm", "--force", "--stop", "relay", "nats")
 
 
 def test_the_dashboard_is_on_loopback_and_wants_its_token(stack: Stack) -> None:

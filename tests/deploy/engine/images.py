@@ -5,6 +5,7 @@
     python:3.13-slim   Debian 13's root filesystem with its Python 3.13, at the paths of the official image
     postgres:18        the PostgreSQL 18 of the extra `embedded`, and a start like the official image's
     prom/prometheus    Debian's Prometheus
+    nats               Debian's nats-server
 
 A stand-in trusts the certificates that the host trusts, so that pip in a build reaches what pip reaches here.
 
@@ -134,6 +135,12 @@ def _prometheus(image: str) -> None:
         _build(context, image)
 
 
+def _nats(image: str) -> None:
+    with _context("nats") as context:
+        debian.unpack(_PYTHON_SUITE, context / "deb", "nats-server", state=docker.HOME)
+        _build(context, image)
+
+
 @contextmanager
 def _context(name: str) -> Iterator[Path]:
     """A directory to build from, with what *name* has in stand_ins/."""
@@ -149,4 +156,5 @@ _MAKERS: Final[dict[str, Callable[[str], None]]] = {
     "python": _python,
     "postgres": _postgres,
     "prom/prometheus": _prometheus,
+    "nats": _nats,
 }
