@@ -11,7 +11,7 @@ from typing import Final
 
 from supervisor.db.statements import scripts
 
-_TABLE: Final = re.compile(r"create table \{schema\}\.(\w+)\s*(partition of\b)?(.*)", re.DOTALL)
+_TABLE: Final = re.compile(r"create (?:unlogged )?table \{schema\}\.(\w+)\s*(partition of\b)?(.*)", re.DOTALL)
 _WITH: Final = re.compile(r"\)\s*with\s*\(([^()]*)\)$", re.DOTALL)
 _SET: Final = re.compile(r"alter table \{schema\}\.(\w+)\s+set\s*\(([^()]*)\)", re.DOTALL)
 _INDEX: Final = re.compile(r"create (unique )?index (\w+) on \{schema\}\.(\w+)(.*)", re.DOTALL)

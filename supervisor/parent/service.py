@@ -63,7 +63,7 @@ _WAIT_FOR_SLACK_S: Final = 10.0
 _POLL_LOOKBACK_S: Final = 1.0
 _LEAST_PATIENCE_S: Final = 0.5
 _HOUSE_S: Final = 0.5
-_MOST_LINKS: Final = 4
+MOST_LINKS: Final = 4
 
 log = get_logger("parent")
 
@@ -97,7 +97,7 @@ class Parent:
         self._clock = DbClock()
         # A renewal that does not answer is to be tried again, over a new connection, well within the lease.
         patience_s = max(_LEAST_PATIENCE_S, settings.lease_s / 10)
-        self._links = Links(lambda: self._link("pg-supervisor parent"), most=_MOST_LINKS)
+        self._links = Links(lambda: self._link("pg-supervisor parent"), most=MOST_LINKS)
         self._lease_link = Rider(
             self._link("pg-supervisor leases", patience_s=patience_s), self._links, patience_s=patience_s
         )

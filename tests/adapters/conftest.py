@@ -15,4 +15,4 @@ __all__ = ["django_conn", "engine", "open_async", "shop"]
 def mail() -> Handler[Any]:
     def send(user_id: int, lang: str = "en") -> None: ...
 
-    return handler("mail", queue="email", priority=2)(send)
+    return handler("adapters.mail", queue="email", priority=2)(send)

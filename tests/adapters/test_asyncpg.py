@@ -30,7 +30,7 @@ async def test_a_job_exists_exactly_when_the_transaction_commits(
                 await mail.at(in_=60).enqueue(conn, user_id=2)
                 raise RuntimeError
         async with conn.transaction():
-            await enqueue(conn, "mail", {"user_id": 3})
+            await enqueue(conn, "adapters.mail", {"user_id": 3})
             with pytest.raises(RuntimeError):
                 async with conn.transaction():
                     await mail.enqueue_many(conn, [{"user_id": 4}])
@@ -50,7 +50,7 @@ async def test_a_pools_connection_until_it_is_released(shop: Database, mail: Han
         with pytest.raises(InvalidJob, match="conn: is an asyncpg connection that was released"):
             mail.enqueue(conn, user_id=2)
         with pytest.raises(InvalidJob, match="not Pool; take a connection from the pool"):
-            enqueue(pool, "mail", {})
+            enqueue(pool, "adapters.mail", {})
     assert both(shop) == ([], [1])
 
 
@@ -59,8 +59,8 @@ async def test_the_callers_codecs_change_nothing(open_async: Async, shop: Databa
         for name in ("json", "jsonb"):
             await conn.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         await conn.set_type_codec("timestamptz", encoder=str, decoder=str, schema="pg_catalog")
-        await enqueue(conn, "mail", {"user_id": 1, "nested": {"ü": [1, None]}}, headers={"a": "b"})
-        await enqueue_many(conn, [NewJob("mail", {"user_id": 2})])
+        await enqueue(conn, "adapters.mail", {"user_id": 1, "nested": {"ü": [1, None]}}, headers={"a": "b"})
+        await enqueue_many(conn, [NewJob("adapters.mail", {"user_id": 2})])
         await publish(conn, "orders.paid", {"n": 1})
     assert shop.rows("select payload, headers from supervisor.job order by id") == [
         ({"user_id": 1, "nested": {"ü": [1, None]}}, {"a": "b"}),
@@ -69,14 +69,14 @@ async def test_the_callers_codecs_change_nothing(open_async: Async, shop: Databa
 
 
 async def test_a_refusal_and_a_conflict_leave_the_transaction_usable(open_async: Async, shop: Database) -> None:
-    keyed = [NewJob("mail", {"user_id": 2}), NewJob("mail", {"user_id": 3}, unique_key="k")]
+    keyed = [NewJob("adapters.mail", {"user_id": 2}), NewJob("adapters.mail", {"user_id": 3}, unique_key="k")]
     async with open_async.asyncpg() as conn:
         async with conn.transaction():
-            first = await enqueue(conn, "mail", {"user_id": 1}, unique_key="k")
+            first = await enqueue(conn, "adapters.mail", {"user_id": 1}, unique_key="k")
             with pytest.raises(InvalidJob, match="payload"):
-                enqueue(conn, "mail", {"text": "\x00"})
+                enqueue(conn, "adapters.mail", {"text": "\x00"})
             with pytest.raises(UniqueConflict):
-                await enqueue(conn, "mail", {}, unique_key="k", on_conflict="raise")
+                await enqueue(conn, "adapters.mail", {}, unique_key="k", on_conflict="raise")
             with pytest.raises(UniqueConflict):
                 await enqueue_many(conn, keyed, on_conflict="raise")
             assert await enqueue_many(conn, keyed[1:]) == [Enqueued(first.id, False)]
@@ -92,7 +92,7 @@ async def test_a_bulk_goes_in_parts_and_whole(
 ) -> None:
     monkeypatch.setattr(client, "PART_BYTES", 100_000)
     async with open_async.asyncpg() as conn:
-        answers = await enqueue_many(conn, [NewJob("mail", {"user_id": number}) for number in range(3000)])
+        answers = await enqueue_many(conn, [NewJob("adapters.mail", {"user_id": number}) for number in range(3000)])
         assert not conn.is_in_transaction()
     stored: dict[int, int] = dict(shop.rows("select id, (payload ->> 'user_id')::int from supervisor.job"))
     assert [stored[answer.id] for answer in answers] == list(range(3000))
@@ -106,8 +106,8 @@ async def test_a_part_that_fails_takes_back_the_bulk_and_nothing_else(
     async with open_async.asyncpg() as conn, conn.transaction():
         await conn.execute(ROW, 1)
         with pytest.raises(asyncpg.CheckViolationError):
-            await enqueue_many(conn, [NewJob("mail", {"user_id": number}) for number in range(10)])
-        await enqueue(conn, "mail", {"user_id": 11})
+            await enqueue_many(conn, [NewJob("adapters.mail", {"user_id": number}) for number in range(10)])
+        await enqueue(conn, "adapters.mail", {"user_id": 11})
     assert both(shop) == ([1], [11])
 
 
@@ -115,8 +115,8 @@ async def test_a_bulk_that_is_cancelled_while_it_waits_takes_back_itself_only(
     open_async: Async, shop: Database
 ) -> None:
     holder = shop.connect(autocommit=False)
-    enqueue(holder, "mail", {"user_id": 1}, unique_key="k")
-    jobs = [NewJob("mail", {"user_id": 2}), NewJob("mail", {"user_id": 3}, unique_key="k")]
+    enqueue(holder, "adapters.mail", {"user_id": 1}, unique_key="k")
+    jobs = [NewJob("adapters.mail", {"user_id": 2}), NewJob("adapters.mail", {"user_id": 3}, unique_key="k")]
     async with open_async.asyncpg() as conn, conn.transaction():
         await conn.execute(ROW, 1)
         bulk = asyncio.create_task(enqueue_many(conn, jobs, on_conflict="raise"))
@@ -129,7 +129,7 @@ async def test_a_bulk_that_is_cancelled_while_it_waits_takes_back_itself_only(
         bulk.cancel()
         with pytest.raises(asyncio.CancelledError):
             await bulk
-        await enqueue(conn, "mail", {"user_id": 4})
+        await enqueue(conn, "adapters.mail", {"user_id": 4})
     holder.rollback()
     assert both(shop) == ([1], [4])
 
@@ -137,9 +137,9 @@ async def test_a_bulk_that_is_cancelled_while_it_waits_takes_back_itself_only(
 async def test_what_cannot_be_used(open_async: Async) -> None:
     async with open_async.asyncpg() as conn:
         with pytest.raises(SchemaMissing, match="nowhere"):
-            await enqueue(conn, "mail", {}, schema="nowhere")
+            await enqueue(conn, "adapters.mail", {}, schema="nowhere")
     with pytest.raises(InvalidJob, match="conn: is an asyncpg connection that is closed"):
-        enqueue(conn, "mail", {})
+        enqueue(conn, "adapters.mail", {})
 
 
 async def test_events_too(open_async: Async, shop: Database) -> None:

@@ -44,14 +44,14 @@ def test_a_job_exists_exactly_when_the_atomic_block_commits(
 def test_savepoints_take_their_jobs_with_them(django_conn: Any, shop: Database) -> None:
     with transaction.atomic():
         row(django_conn, 1)
-        enqueue(django_conn, "mail", {"user_id": 1})
+        enqueue(django_conn, "adapters.mail", {"user_id": 1})
         with pytest.raises(RuntimeError), transaction.atomic():
             row(django_conn, 2)
-            enqueue(django_conn, "mail", {"user_id": 2})
+            enqueue(django_conn, "adapters.mail", {"user_id": 2})
             raise RuntimeError
         with transaction.atomic():
             row(django_conn, 3)
-            enqueue(django_conn, "mail", {"user_id": 3})
+            enqueue(django_conn, "adapters.mail", {"user_id": 3})
     assert both(shop) == ([1, 3], [1, 3])
 
 
@@ -67,9 +67,9 @@ def test_requests_that_are_transactions(django_conn: Any, shop: Database) -> Non
 
 
 def test_without_a_block_each_call_is_a_transaction(django_conn: Any, shop: Database) -> None:
-    enqueue(connections["default"], "mail", {"user_id": 1}, unique_key="k")
+    enqueue(connections["default"], "adapters.mail", {"user_id": 1}, unique_key="k")
     assert both(shop) == ([], [1])
-    jobs = [NewJob("mail", {"user_id": 2}), NewJob("mail", {"user_id": 3}, unique_key="k")]
+    jobs = [NewJob("adapters.mail", {"user_id": 2}), NewJob("adapters.mail", {"user_id": 3}, unique_key="k")]
     with pytest.raises(UniqueConflict):
         enqueue_many(django_conn, jobs, on_conflict="raise")
     assert both(shop) == ([], [1])
@@ -81,15 +81,15 @@ def test_without_a_block_each_call_is_a_transaction(django_conn: Any, shop: Data
 def test_a_transaction_begun_by_hand_is_the_callers_to_end(django_conn: Any, shop: Database) -> None:
     with django_conn.cursor() as cursor:
         cursor.execute("begin")
-        enqueue_many(django_conn, [NewJob("mail", {"user_id": 1})], on_conflict="raise")
+        enqueue_many(django_conn, [NewJob("adapters.mail", {"user_id": 1})], on_conflict="raise")
         assert both(shop) == ([], [])
         cursor.execute("rollback")
     assert both(shop) == ([], [])
     transaction.set_autocommit(False)
     try:
-        enqueue_many(django_conn, [NewJob("mail", {"user_id": 1})], on_conflict="raise")
+        enqueue_many(django_conn, [NewJob("adapters.mail", {"user_id": 1})], on_conflict="raise")
         transaction.rollback()
-        enqueue_many(django_conn, [NewJob("mail", {"user_id": 2})], on_conflict="raise")
+        enqueue_many(django_conn, [NewJob("adapters.mail", {"user_id": 2})], on_conflict="raise")
         transaction.commit()
     finally:
         transaction.set_autocommit(True)
@@ -104,7 +104,7 @@ def test_a_refusal_and_a_conflict_leave_the_transaction_usable(
         with CaptureQueriesContext(django_conn) as sent:
             for bad in ({"text": "\x00"}, {"n": float("nan")}, {"half": "\ud800"}):
                 with pytest.raises(InvalidJob, match="payload"):
-                    enqueue(django_conn, "mail", bad)
+                    enqueue(django_conn, "adapters.mail", bad)
             with pytest.raises(InvalidJob, match="user_id"):
                 mail.enqueue(django_conn, user_id="x")
         assert len(sent) == 0
@@ -114,7 +114,7 @@ def test_a_refusal_and_a_conflict_leave_the_transaction_usable(
         with pytest.raises(UniqueConflict):
             enqueue_many(
                 django_conn,
-                [NewJob("mail", {"user_id": 3}), NewJob("mail", {"user_id": 4}, unique_key="k")],
+                [NewJob("adapters.mail", {"user_id": 3}), NewJob("adapters.mail", {"user_id": 4}, unique_key="k")],
                 on_conflict="raise",
             )
         assert mail.at(unique_key="k").enqueue(django_conn, user_id=5) == Enqueued(first.id, False)
@@ -126,7 +126,7 @@ def test_a_refusal_and_a_conflict_leave_the_transaction_usable(
 
 def test_a_bulk_goes_in_parts_and_whole(django_conn: Any, shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PART_BYTES", 100_000)
-    jobs = [NewJob("mail", {"user_id": number}) for number in range(3000)]
+    jobs = [NewJob("adapters.mail", {"user_id": number}) for number in range(3000)]
     with CaptureQueriesContext(django_conn) as sent:
         answers = enqueue_many(django_conn, jobs)
     assert len(sent) > 4
@@ -143,7 +143,7 @@ def test_tools_see_the_statement(django_conn: Any) -> None:
         return execute(sql, params, many, context)
 
     with django_conn.execute_wrapper(watch):
-        enqueue(django_conn, "mail", {"user_id": 1})
+        enqueue(django_conn, "adapters.mail", {"user_id": 1})
     assert len(seen) == 1
     assert '"supervisor".enqueue(' in seen[0]
 
@@ -156,28 +156,28 @@ def test_a_broken_block_is_refused_by_django(django_conn: Any, shop: Database) -
             with transaction.atomic(savepoint=False):
                 row(django_conn, 1)
         except IntegrityError:
-            enqueue(django_conn, "mail", {"user_id": 1})
+            enqueue(django_conn, "adapters.mail", {"user_id": 1})
     assert both(shop) == ([1], [])
 
 
 def test_what_cannot_be_used_is_said(django_conn: Any, blank_db: Database) -> None:
     with pytest.raises(InvalidJob, match="conn: is Django's connection 'lite' to sqlite: must be PostgreSQL"):
-        enqueue(connections["lite"], "mail", {})
+        enqueue(connections["lite"], "adapters.mail", {})
     with pytest.raises(InvalidEvent, match="conn: is Django's connection 'lite' to sqlite"):
         publish(connections["lite"], "orders", {})
     with pytest.raises(InvalidJob, match="conn: must be a psycopg Connection"):
-        enqueue(connections, "mail", {})  # type: ignore[call-overload]
+        enqueue(connections, "adapters.mail", {})  # type: ignore[call-overload]
     with pytest.raises(SchemaMissing, match="nowhere"):
-        enqueue(django_conn, "mail", {}, schema="nowhere")
+        enqueue(django_conn, "adapters.mail", {}, schema="nowhere")
     with transaction.atomic():
         django_conn.close()
         with pytest.raises(InvalidJob, match="closed inside an atomic block"):
-            enqueue(django_conn, "mail", {})
+            enqueue(django_conn, "adapters.mail", {})
 
 
 def test_an_event_loop_and_another_thread_are_refused_by_django(django_conn: Any, shop: Database) -> None:
     async def in_a_loop() -> None:
-        enqueue(django_conn, "mail", {"user_id": 1})
+        enqueue(django_conn, "adapters.mail", {"user_id": 1})
 
     with pytest.raises(SynchronousOnlyOperation):
         asyncio.run(in_a_loop())
@@ -188,7 +188,7 @@ def test_an_event_loop_and_another_thread_are_refused_by_django(django_conn: Any
 
     def elsewhere() -> None:
         try:
-            enqueue(own, "mail", {"user_id": 2})
+            enqueue(own, "adapters.mail", {"user_id": 2})
         except Exception as error:
             failed.append(error)
 

@@ -9,14 +9,14 @@ import psycopg
 from supervisor import enqueue
 from supervisor.errors import InvalidJob
 try:
-    enqueue(object(), "mail", {})
+    enqueue(object(), "adapters.mail", {})
 except InvalidJob as error:
     print(error)
 print(sorted(name for name in sys.modules if name.split(".")[0] in ("django", "sqlalchemy", "asyncpg", "greenlet")))
 print(sorted(name for name in sys.modules if name.startswith("supervisor.adapters.")))
 import sqlalchemy
 try:
-    enqueue(sqlalchemy.create_engine("sqlite://").connect(), "mail", {})
+    enqueue(sqlalchemy.create_engine("sqlite://").connect(), "adapters.mail", {})
 except InvalidJob as error:
     print(error)
 print("sqlalchemy.orm" in sys.modules or "sqlalchemy.ext.asyncio" in sys.modules)

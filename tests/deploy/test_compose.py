@@ -14,6 +14,7 @@ import nats
 import pytest
 
 from supervisor import exits
+from supervisor.parent.service import MOST_LINKS
 from tests.deploy.shipped import ROOT
 from tests.deploy.stack import IMAGE, Stack, timed
 from tests.support.waiting import wait_until
@@ -83,11 +84,12 @@ def test_a_replica_has_the_connections_that_the_operations_page_counts(stack: St
         "and application_name not like '%dashboard%'), (select count(*)::int from supervisor.parent)"
     )
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    told = re.search(r"`(\d+) \+ processes` per replica", page)
+    told = re.search(r"`(\d+) \+ processes` per replica; idle, `(\d+) \+ processes`", page)
     assert told
+    assert int(told[1]) == MOST_LINKS + 2, "the shared ones, that of renewals, LISTEN"
     processes = 2
-    expected = 2 * (int(told[1]) + processes)
-    wait_until(lambda: stack.rows(query) == [(expected, 2)], 20.0, f"two idle replicas have {expected} connections")
+    expected = 2 * (int(told[2]) + processes)
+    wait_until(lambda: stack.rows(query) == [(expected, 2)], 60.0, f"two idle replicas have {expected} connections")
 
 
 def test_prometheus_scrapes_every_replica_and_has_its_rules(stack: Stack) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor import exits
+from supervisor.parent.service import MOST_LINKS
 from tests.support import proc
 from tests.support.database import Database
 from tests.support.health import HealthWatch
@@ -142,7 +143,9 @@ def test_replacing_workers_leaks_no_descriptor(db: Database, service: Start) -> 
         replaced(one, slot, one.workers()[slot], signal.SIGKILL if number % 3 else signal.SIGTERM)
 
     def same() -> bool:
-        return (len(proc.descriptors(one.parent_pid)), len(proc.descriptors(fork_server))) == begin
+        now = (len(proc.descriptors(one.parent_pid)), len(proc.descriptors(fork_server)))
+        # The parent's shared connections come and go; a leak would be one for each of the rounds.
+        return abs(now[0] - begin[0]) <= MOST_LINKS and now[1] == begin[1]
 
     wait_until(same, 10, f"descriptors are {begin} again; parent: {proc.descriptors(one.parent_pid)}")
     zombies = [process for process in proc.everyone() if process.session == one.parent_pid and not process.alive]
