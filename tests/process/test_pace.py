@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 Start = Callable[..., Service]
 NOISE_S = 3.0
 SECOND = 1_000_000
-JOBS, KILLS = (1000, 40) if FULL else (160, 8)
+JOBS, KILLS = (1000, 40) if FULL else (160, 14)
 
 
 def rate(db: Database, most: int, period: str = "1 s", queue: str = "q") -> None:
