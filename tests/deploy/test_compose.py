@@ -252,7 +252,7 @@ def test_a_stop_lets_what_runs_finish_and_leaves_the_rest_untouched(
 
 def test_a_job_that_does_not_stop_is_given_up_at_the_drain_limit(stack: Stack, report: Callable[[str], None]) -> None:
     """B07: drain limit 5 s, a job that ignores its cancellation for 60 s."""
-    stack.change(replicas=1, processes=2, concurrency=4, drain_timeout_s=5)
+    stack.change(replicas=1, processes=2, concurrency=4, prefetch=0, drain_timeout_s=5)
     [container] = stack.containers("supervisor")
     stubborn = stack.enqueue("d.stubborn", {"seconds": 60})
     short = stack.enqueue("d.sleep", {"seconds": 2}, count=4)
