@@ -63,6 +63,7 @@ _WAIT_FOR_SLACK_S: Final = 10.0
 _POLL_LOOKBACK_S: Final = 1.0
 _LEAST_PATIENCE_S: Final = 0.5
 _HOUSE_S: Final = 0.5
+_LATE_CLAIM_S: Final = (0.05, 0.2)
 MOST_LINKS: Final = 4
 
 log = get_logger("parent")
@@ -151,7 +152,7 @@ class Parent:
             on_suspects=self._isolation.due_in,
             on_isolated=self._isolation.answered,
             on_gone=self._isolation.gone,
-            on_recovered=self._tend_soon.set,
+            on_recovered=self._recovered,
             on_fatal=self._stop_for,
         )
         self._leases = Leases(
@@ -438,6 +439,12 @@ class Parent:
         self._changed.set()
         child.tell(self._lanes.everything())
         child.wake(Wake())
+
+    def _recovered(self) -> None:
+        """A dead worker's jobs are put back; those of a claim that was on its way commit a moment later."""
+        self._tend_soon.set()
+        for seconds in _LATE_CLAIM_S:
+            asyncio.get_running_loop().call_later(seconds, self._tend_soon.set)
 
     def _worker_hungry(self, child: Child, said: Hungry) -> None:
         self._floods.looked(said.found)
