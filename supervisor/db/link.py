@@ -180,6 +180,8 @@ class Link:
         self._lock = asyncio.Lock()
         self.callers = 0
         """Calls that use it or wait for it."""
+        self.used_at = time.monotonic()
+        """When the last call ended."""
         self.down_since: float | None = None
         """When the link last began to fail (monotonic seconds); None while it works."""
 
@@ -208,6 +210,7 @@ class Link:
                 return await self._call(work, min(patience_s, self._patience_s))
         finally:
             self.callers -= 1
+            self.used_at = time.monotonic()
 
     async def _call(self, work: Callable[[AsyncConnection], Awaitable[T]], patience_s: float) -> T:
         conn = self._conn

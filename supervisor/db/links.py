@@ -45,7 +45,6 @@ class Links:
         self._most = most
         self._kept_s = kept_s
         self._links = [make()]
-        self._used = [time.monotonic()]
 
     def free(self) -> Link | None:
         """An open one that nobody uses now."""
@@ -55,34 +54,25 @@ class Links:
         """As Link.call."""
         link = self.free() or next((link for link in self._links if not link.busy), None) or self._another()
         try:
-            return await self._over(link, work)
+            return await link.call(work)
         except DatabaseUnavailable as error:
             # The server takes no more connections: those that there are take turns.
             other = min((one for one in self._links if one.open), key=lambda one: one.callers, default=None)
             if error.unsure or link.open or other is None:
                 raise
-            return await self._over(other, work)
+            return await other.call(work)
         finally:
             await self._close_idle()
-
-    async def _over(self, link: Link, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        try:
-            return await link.call(work)
-        finally:
-            self._used[self._links.index(link)] = time.monotonic()
 
     def _another(self) -> Link:
         if len(self._links) < self._most:
             self._links.append(self._make())
-            self._used.append(time.monotonic())
             return self._links[-1]
         return min(self._links, key=lambda link: link.callers)
 
     async def _close_idle(self) -> None:
-        now = time.monotonic()
-        for link, used in zip(self._links[1:], self._used[1:], strict=True):
-            if link.open and not link.callers and now - used > self._kept_s:
-                await link.close()
+        for link in self._links[1:]:
+            await _close_unused(link, self._kept_s)
 
     async def close(self) -> None:
         """Close them all."""
@@ -102,22 +92,22 @@ class Rider:
         self._shared = shared
         self._patience_s = patience_s
         self._kept_s = kept_s
-        self._used = 0.0
 
     async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """As Link.call."""
         shared = self._shared.free()
         if shared is None:
-            try:
-                return await self._own.call(work)
-            finally:
-                self._used = time.monotonic()
+            return await self._own.call(work)
         try:
             return await shared.call(work, patience_s=self._patience_s)
         finally:
-            if self._own.open and not self._own.callers and time.monotonic() - self._used > self._kept_s:
-                await self._own.close()
+            await _close_unused(self._own, self._kept_s)
 
     async def close(self) -> None:
         """Close its own."""
         await self._own.close()
+
+
+async def _close_unused(link: Link, kept_s: float) -> None:
+    if link.open and not link.busy and time.monotonic() - link.used_at > kept_s:
+        await link.close()

@@ -59,8 +59,6 @@ from supervisor.wire.messages import HandBack, Hungry, Wake
 from supervisor.worker import tracing
 from supervisor.worker.main import WorkerConfig
 
-_WAIT_FOR_SLACK_S: Final = 10.0
-_POLL_LOOKBACK_S: Final = 1.0
 _LEAST_PATIENCE_S: Final = 0.5
 _HOUSE_S: Final = 0.5
 _LATE_CLAIM_S: Final = (0.05, 0.2)
