@@ -18,7 +18,7 @@ help: ## Show this list
 	@echo "make deploy-tools   what tests/deploy checks the shipped files with (kubectl, checkov, hadolint, ...)"
 	@echo "make docs    write docs/settings.md and docs/metrics.md anew"
 	@echo "make lock    write constraints.txt anew"
-	@echo "make clean   remove .venv and caches"
+	@echo "make clean   remove .venv, those of peers and tools, and caches"
 	@echo "More words go in ARGS: make demo ARGS=--json   make test ARGS='-k drain'"
 
 demo:
@@ -66,5 +66,5 @@ lock:
 	@sh scripts/lock.sh
 
 clean:
-	rm -rf .venv .venv-deploy build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-deploy .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find supervisor handlers tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

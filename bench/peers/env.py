@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -83,24 +83,39 @@ def _own_version(peer: Peer) -> str:
 
 
 def _python(peer: Peer, home: Path) -> None:
-    candidates = ["python3.14", "python3.13", "python3.12", "python3.11", sys.executable]
-    for candidate in candidates:
-        if (found := shutil.which(candidate)) and _version_of(found) >= peer.least:
+    # The same Python as the service's wherever it will do: interpreters are not what is compared.
+    for candidate in _pythons():
+        if _version_of(candidate) >= peer.least:
             break
     else:
         raise PeerMissing(f"{peer.name} needs Python {'.'.join(map(str, peer.least))}, and none is on the path")
-    _run([found, "-m", "venv", str(home)], ROOT)
+    _run([candidate, "-m", "venv", str(home)], ROOT)
     _run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", *peer.packages], home)
+
+
+def _pythons() -> Iterator[str]:
+    """This one, what is on the path, and what pyenv has though its shims do not choose it."""
+    yield sys.executable
+    names = ("python3.12", "python3.13", "python3.14")
+    yield from filter(None, map(shutil.which, names))
+    if pyenv := shutil.which("pyenv"):
+        for name in names:
+            for found in _said([pyenv, "whence", name]).split():
+                yield str(Path(_said([pyenv, "prefix", found]).strip()) / "bin" / name)
+
+
+def _said(command: Sequence[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _version_of(python: str) -> tuple[int, int]:
     try:
-        said = subprocess.run(
-            [python, "-c", "import sys, venv; print(*sys.version_info[:2])"],
-            capture_output=True, text=True, timeout=20, check=False,
-        ).stdout.split()  # fmt: skip
+        said = _said([python, "-c", "import sys, venv; print(*sys.version_info[:2])"]).split()
         return int(said[0]), int(said[1])
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+    except (ValueError, IndexError):
         return (0, 0)
 
 
