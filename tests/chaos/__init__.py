@@ -3,6 +3,7 @@
     python -m tests.chaos --seconds 60 --seed 7          (make chaos)
 
     load.py      enqueues, in transactions that commit late or roll back
+    keys.py      a fifth of the jobs has keys or parents: order, limits, rates; whether they were kept
     handlers.py  jobs that write what they did into a table without a unique index
     world.py     the server, a proxy per supervisor, two supervisors
     disk.py      a file system for the database that can be filled

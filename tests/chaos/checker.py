@@ -5,15 +5,24 @@ doubled         a second whole run of a job that did not ask for one, with no la
 wrongly charged a crash that no death and no lapsed lease explains; a failure of a kind that never fails
 stuck           a job left queued or running after everything has been calm
 inexact         an effect of job.transaction() that is not there exactly once
+out of order    two jobs of one ordering_key at one time, or the later one first
+over limit      more of a concurrency_key at one time than its limit
+too soon        two starts of a rate_key closer than its rate
+early           a child that ran before its parents had ended, or though one is dead
+stranded        what is left of gates after everything has been calm
 """
 
 import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.chaos.keys import kept
 from tests.support.database import Database
 
-FINDINGS: Final = ("lost", "doubled", "wrongly_charged", "stuck", "overlapping", "inexact")
+FINDINGS: Final = (
+    "lost", "doubled", "wrongly_charged", "stuck", "overlapping", "inexact",
+    "out_of_order", "over_limit", "too_soon", "early", "stranded",
+)  # fmt: skip
 
 
 @dataclass
@@ -32,6 +41,13 @@ class Verdict:
     stuck: list[Any] = field(default_factory=list)
     overlapping: list[Any] = field(default_factory=list)
     inexact: list[Any] = field(default_factory=list)
+    out_of_order: list[Any] = field(default_factory=list)
+    over_limit: list[Any] = field(default_factory=list)
+    too_soon: list[Any] = field(default_factory=list)
+    early: list[Any] = field(default_factory=list)
+    stranded: list[Any] = field(default_factory=list)
+    keys: dict[str, Any] = field(default_factory=dict)
+    """How many jobs had keys and parents, and how many of a limit were seen at one time."""
 
     @property
     def clean(self) -> bool:
@@ -44,6 +60,7 @@ class Verdict:
             f"done              {self.done}",
             f"dead              {self.dead}",
             f"whole runs again  {self.retried_whole}   explained: {self.explained or '{}'}",
+            f"keys              {', '.join(f'{name} {count}' for name, count in self.keys.items())}",
             *(f"{name.replace('_', ' '):17} {len(getattr(self, name))}" for name in FINDINGS),
         ]
         for name in FINDINGS:
@@ -74,13 +91,17 @@ def check(db: Database) -> Verdict:
         "select a.job_id, count(e.job_id)::int from chaos_asked a left join chaos_exact e using (job_id)"
         " where a.kind in ('c.exact', 'c.hold') group by 1 having count(e.job_id) <> 1"
     )
+    findings, verdict.keys = kept(db)
+    for name, found in findings.items():
+        setattr(verdict, name, found)
     return verdict
 
 
 def _stuck(db: Database, verdict: Verdict) -> None:
     verdict.stuck = db.rows(
         "select id, kind, status, attempts, crashes, suspect, run_at, now() - run_at, last_error, locked_by"
-        " from supervisor.jobs where status in ('queued', 'running') limit 50"
+        " from supervisor.jobs where status in ('queued', 'running') and id not in (select id from chaos_waiting)"
+        " limit 50"
     )
 
 
@@ -95,7 +116,14 @@ def _lost(db: Database, verdict: Verdict) -> None:
         " (select from chaos_run r where r.job_id = a.job_id and r.note = 'end')"
         " union all "
         "select d.id, d.kind, 'dead: ' || d.reason from supervisor.dead_letter d"
+        " left join chaos_asked a on a.job_id = d.id"
         " where d.kind not in ('c.broken', 'c.poison', 'c.stubborn') and d.reason <> 'crashes'"
+        " and not (d.reason = 'parent' and a.after_failed = 'cancel'"
+        "          and exists (select from supervisor.dead_letter p where p.id = any(a.after)))"
+        " union all "
+        "select d.id, d.kind, 'cancelled without a reason' from supervisor.dead_letter d"
+        " left join chaos_asked a on a.job_id = d.id"
+        " where d.status = 'cancelled' and a.after_failed is distinct from 'cancel'"
         " union all "
         "select h.id, h.kind, 'invented' from supervisor.history h"
         " where not exists (select from chaos_asked a where a.job_id = h.id)"

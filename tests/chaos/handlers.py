@@ -97,15 +97,16 @@ async def flaky(job: Job, failures: int) -> None:
 @handler("c.exact", max_attempts=50)
 async def exact(job: Job) -> None:
     """Its effect and its end commit together: exactly once, whatever happens."""
+    begin(job)
     async with job.transaction() as conn:
-        await conn.execute("insert into chaos_exact (job_id) values (%s)", (job.id,))
+        await conn.execute("insert into chaos_exact (job_id, token) values (%s, %s)", (job.id, job.token))
 
 
 @handler("c.hold", max_attempts=50)
 async def hold(job: Job, seconds: float) -> None:
     """As `exact`, and keeps its connection: many of these leave none for others."""
     async with job.transaction() as conn:
-        await conn.execute("insert into chaos_exact (job_id) values (%s)", (job.id,))
+        await conn.execute("insert into chaos_exact (job_id, token) values (%s, %s)", (job.id, job.token))
         await asyncio.sleep(seconds)
 
 

@@ -1,22 +1,34 @@
 """Steady load: transactions that enqueue beside a row of their own, some late, some rolled back.
 
 The table `chaos_asked` is the truth about what was enqueued: its row commits in the same transaction as
-the job, so a commit whose answer was lost is known all the same.
+the job, so a commit whose answer was lost is known all the same. When it was committed is written down afterwards,
+by who has the answer.
+
+Elsewhere: jobs with keys and with parents (keys.py).
 """
 
 import random
 import threading
 import time
+from collections import deque
 from typing import Any, Final
 
 import psycopg
 
 from supervisor import NewJob, enqueue_many
+from tests.chaos.keys import with_keys, with_parents
+
+_FAMILIES: Final = 0.15
+_RECENT: Final = 200
 
 SCHEMA: Final = """
 create table chaos_asked (
-    job_id bigint not null, kind text not null, at timestamptz not null default clock_timestamp());
-create table chaos_exact (job_id bigint not null);
+    job_id bigint not null, kind text not null, began timestamptz not null default transaction_timestamp(),
+    committed timestamptz, ordering_key text, concurrency_key text, concurrency_limit int, rate_key text,
+    rate_limit int, after bigint[], after_failed text);
+create index on chaos_asked (job_id);
+create table chaos_exact (
+    job_id bigint not null, token bigint not null, at timestamptz not null default clock_timestamp());
 create table chaos_run (
     job_id bigint not null, token bigint not null, attempt integer not null, pid integer not null, note text not null,
     session bigint, at timestamptz not null default clock_timestamp());
@@ -55,24 +67,37 @@ def ask(conn: psycopg.Connection[Any], kind: str, payloads: list[dict[str, Any]]
     _ask(conn, jobs)
 
 
-def _ask(conn: psycopg.Connection[Any], jobs: list[NewJob]) -> None:
-    made = enqueue_many(conn, jobs)
+def _ask(conn: psycopg.Connection[Any], jobs: list[NewJob]) -> list[int]:
+    made = [answer.id for answer in enqueue_many(conn, jobs)]
     with conn.cursor() as cur:
         cur.executemany(
-            "insert into chaos_asked (job_id, kind) values (%s, %s)",
-            [(answer.id, job.kind) for answer, job in zip(made, jobs, strict=True)],
-        )
+            "insert into chaos_asked (job_id, kind, ordering_key, concurrency_key, concurrency_limit, rate_key,"
+            " rate_limit, after, after_failed) values (%s, %s, %s, %s, %s, %s, %s, %s::bigint[], %s)",
+            [
+                (
+                    job_id, job.kind, job.ordering_key, job.concurrency_key, job.concurrency_limit, job.rate_key,
+                    job.rate_limit, None if job.after is None else list(job.after), job.after_failed,
+                )
+                for job_id, job in zip(made, jobs, strict=True)
+            ],
+        )  # fmt: skip
+    return made
 
 
 class Enqueuer(threading.Thread):
-    """One producer: about *per_s* jobs a second until `stop`."""
+    """One producer: about *per_s* jobs a second until `stop`.
 
-    def __init__(self, conninfo: str, seed: int, per_s: float, poison: float) -> None:
+    Args:
+        recent: ids of jobs that were committed, by any producer: parents of later ones.
+    """
+
+    def __init__(self, conninfo: str, seed: int, per_s: float, poison: float, recent: deque[int]) -> None:
         super().__init__(daemon=True, name="enqueuer")
         self._conninfo = conninfo
         self._rng = random.Random(seed)
         self._per_s = per_s
         self._poison = poison
+        self._recent = recent
         self._halt = threading.Event()
         self.rolled_back = 0
         self.interrupted = 0
@@ -102,12 +127,28 @@ class Enqueuer(threading.Thread):
 
     def _one(self, conn: psycopg.Connection[Any], count: int) -> None:
         rng = self._rng
-        _ask(conn, [pick(rng, poison=self._poison) for _ in range(count)])
+        ids = _ask(conn, [with_keys(rng, pick(rng, poison=self._poison)) for _ in range(count)])
+        if rng.random() < _FAMILIES:
+            parents = [*ids, *self._recent]
+            jobs = [with_keys(rng, pick(rng, poison=self._poison)) for _ in range(rng.choice([1, 1, 3]))]
+            ids += _ask(conn, [with_parents(rng, job, parents) for job in jobs])
         fate = rng.random()
         if fate < 0.05:
             self._halt.wait(rng.uniform(0.2, 2.0))  # a long business transaction
         if fate > 0.93:
             conn.rollback()
-            self.rolled_back += count
+            self.rolled_back += len(ids)
         else:
             conn.commit()
+            self._recent.extend(ids)
+            conn.execute(
+                "update chaos_asked set committed = clock_timestamp()"
+                " where job_id = any(%s) and ordering_key is not null",
+                [ids],
+            )
+            conn.commit()
+
+
+def recent_jobs() -> deque[int]:
+    """What producers share: the last ids that were committed."""
+    return deque(maxlen=_RECENT)

@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 
+from tests.chaos import keys, load
 from tests.chaos.disk import Disk
-from tests.chaos.load import SCHEMA
 from tests.support import faketime, proc
 from tests.support.database import Database
 from tests.support.proxy import Proxy
@@ -49,7 +49,8 @@ class World:
             self.no_disk = str(error)
         else:
             self.disk.hold(self.db)
-        self.db.execute(SCHEMA)
+        self.db.execute(load.SCHEMA)
+        self.db.execute(keys.SCHEMA)
         self.nodes: list[Node] = []
         self.record: list[dict[str, Any]] = []
         self.began = time.monotonic()
