@@ -130,6 +130,31 @@ def test_options_of_a_job_are_stored(cli: Cli, db: Database) -> None:
     assert '"note": "ü [bold]"' in cli("jobs", "show", str(added["id"])).out
 
 
+def test_keys_limits_and_parents_of_a_job_are_stored(cli: Cli, db: Database) -> None:
+    parents = [cli("enqueue", "t.noop", "--json").document["id"] for _ in range(2)]
+    words = (
+        "--ordering-key o --on-dead hold --concurrency-key c --concurrency-limit 3 --rate-key r --rate-limit 10"
+        " --rate-period 1m --unique-key u --unique-for 1h --unique-state queued --unique-state done --after-failed run"
+    )
+    after = [word for parent in parents for word in ("--after", str(parent))]
+    added = cli("enqueue", "t.noop", *words.split(), *after, "--json").document
+
+    [gated] = db.rows(
+        "select job_id, gate, ordering_key, ordering_hold, concurrency_key, concurrency_limit, rate_key, rate_limit,"
+        " rate_period from supervisor.gated"
+    )
+    assert gated == (added["id"], 1, "o", True, "c", 3, "r", 10, timedelta(minutes=1))
+    links = [(parent, added["id"], "run") for parent in parents]
+    assert db.rows("select parent, child, failed from supervisor.job_after order by parent") == links
+    [(key, holder, states, left)] = db.rows(
+        "select unique_key, job_id, states, until - clock_timestamp() from supervisor.unique_hold"
+    )
+    assert (key, holder, states) == ("u", added["id"], ["queued", "done"])
+    assert timedelta(minutes=55) < left <= timedelta(hours=1)
+    shown = cli("jobs", "show", str(added["id"]), "--json").document
+    assert (shown["status"], shown["ordering_key"], shown["waits_for"]) == ("queued", "o", "parents")
+
+
 def test_a_time_without_zone_is_local(cli: Cli) -> None:
     added = cli("enqueue", "t.noop", "--at", "2031-02-03T04:05:06", "--json", TZ="Europe/Paris").document
     run_at = cli("jobs", "show", str(added["id"]), "--json").document["run_at"]
@@ -160,6 +185,11 @@ def test_unique_key_says_which_job_stands(cli: Cli) -> None:
         (["t.noop", "--at", "tomorrow"], "--at"),
         (["t.noop", "--header", "x"], "--header"),
         (["t.noop", "--on-conflict", "maybe"], "--on-conflict"),
+        (["t.noop", "--on-dead", "hold"], "ordering_key"),
+        (["t.noop", "--concurrency-key", "c", "--concurrency-limit", "0"], "concurrency_limit"),
+        (["t.noop", "--rate-key", "r", "--rate-limit", "9", "--rate-period", "soon"], "--rate-period"),
+        (["t.noop", "--unique-key", "u", "--unique-state", "gone"], "unique_states"),
+        (["t.noop", "--after", "0"], "after"),
         ([], "kind"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -488,7 +518,7 @@ def test_version_completion_and_typing_errors(bare: Cli) -> None:
     script = bare("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "_SUPERVISOR_COMPLETE" in script.out
     words = bare(_SUPERVISOR_COMPLETE="complete_bash", COMP_WORDS="supervisor jobs ", COMP_CWORD="2").out.split()
-    assert words == ["list", "show", "story", "retry", "cancel", "reschedule"]
+    assert words == ["list", "show", "story", "retry", "cancel", "reschedule", "release-order"]
     bare("nosuch").refused(exits.USAGE, "nosuch", "--help")
     bare("jobs", "list", "--status", "alive").refused(exits.USAGE, "--status")
     bare("run", "--processes", "0").refused(exits.CONFIG, "SUPERVISOR_PROCESSES", "0")

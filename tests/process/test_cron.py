@@ -34,6 +34,15 @@ QUICK = {
 }
 NEVER = "0 0 29 2 *"
 SECOND = timedelta(seconds=1)
+CLAIMS = """
+create table claimed (kind text, at timestamptz);
+create function note_claim() returns trigger language plpgsql as $$ begin
+    insert into claimed values (new.kind, new.started_at);
+    return null;
+end $$;
+create trigger note_claim after update on supervisor.job for each row
+  when (new.lease is not null and old.lease is null) execute function note_claim();
+"""
 
 
 def entries(**kinds: list[dict[str, Any]]) -> dict[str, str]:
@@ -154,6 +163,41 @@ def test_orders_count_at_once(db: Database, service: Start) -> None:
     db.rows("select supervisor.set_schedule('k', tz => 'Europe/Paris', cron => '*/2 * * * * *')")
     after = wait_ticks(db, "k", len(edited) + 1)[len(edited) :]
     assert {tick.second % 2 for tick in after} == {0}
+
+
+def test_keys_and_limits_of_a_handler_count_for_the_jobs_of_its_ticks(db: Database, service: Start) -> None:
+    """Each entry fires each second, faster than its jobs may run."""
+    options: dict[str, dict[str, Any]] = {
+        "ordered": {"ordering_key": "o", "runs_s": 1.3},
+        "limited": {"concurrency_key": "c", "concurrency_limit": 2, "runs_s": 2.6},
+        "paced": {"rate_key": "r", "rate_limit": 1, "rate_period": 2.0, "runs_s": 0.0},
+        "once": {"unique_key": "u", "unique_for": 3.0, "runs_s": 0.0},
+    }
+    db.execute(CLAIMS)
+    env = entries(**{kind: [EACH] for kind in options}) | {"CRON_OPTIONS": json.dumps(options)}
+    service(**QUICK, concurrency=20, env=env)
+    for kind in options:
+        db.wait_for("select count(*) >= 4 from effects where kind = %s and note = 'done'", True, 60, [kind])
+    assert most_at_once(db, "ordered") == 1
+    assert most_at_once(db, "limited") == 2
+    ran = [
+        row[0] for row in db.rows("select job_id from effects where kind = 'ordered' and note = 'start' order by at")
+    ]
+    told = dict(db.rows("select id, headers ->> 'tick' from supervisor.jobs where kind = 'ordered'"))
+    assert [told[job] for job in ran] == sorted(told.values())[: len(ran)], "in the order of their ticks"
+    starts = [row[0] for row in db.rows("select at from claimed where kind = 'paced' order by at")]
+    assert min(later - earlier for earlier, later in pairwise(starts)) >= 2 * SECOND
+    added = [row[0] for row in db.rows("select created_at from supervisor.jobs where kind = 'once' order by 1")]
+    assert min(later - earlier for earlier, later in pairwise(added)) >= 3 * SECOND
+    assert stored(db, "once", "fired") > len(added), "a tick whose key is taken adds nothing"
+
+
+def most_at_once(db: Database, kind: str) -> int:
+    running = most = 0
+    for (note,) in db.rows("select note from effects where kind = %s order by at", [kind]):
+        running += {"start": 1, "done": -1}[note]
+        most = max(most, running)
+    return most
 
 
 def test_an_entry_that_cannot_be_computed_is_told_and_holds_up_no_other(db: Database, service: Start) -> None:
