@@ -183,7 +183,7 @@ def test_keys_and_limits_of_a_handler_count_for_the_jobs_of_its_ticks(db: Databa
     ran = [
         row[0] for row in db.rows("select job_id from effects where kind = 'ordered' and note = 'start' order by at")
     ]
-    told = dict(db.rows("select id, headers ->> 'tick' from supervisor.jobs where kind = 'ordered'"))
+    told: dict[int, str] = dict(db.rows("select id, headers ->> 'tick' from supervisor.jobs where kind = 'ordered'"))
     assert [told[job] for job in ran] == sorted(told.values())[: len(ran)], "in the order of their ticks"
     starts = [row[0] for row in db.rows("select at from claimed where kind = 'paced' order by at")]
     assert min(later - earlier for earlier, later in pairwise(starts)) >= 2 * SECOND
