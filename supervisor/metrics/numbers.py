@@ -110,6 +110,9 @@ class Metrics:
             "Events consumed from a broker: received (now a job), duplicate (dropped), parked (no job can be made of).",
             "outcome",
         )
+        self.consumers = gauge(
+            "consumers", "Consumers of events in this service, by whether their broker is up or down.", "broker"
+        )
         self.schedule_fired = counter(
             "schedule_fired_total", "Ticks of cron entries fired, by this supervisor.", "kind"
         )

@@ -35,12 +35,11 @@ class _Files(Collector):
         for metric in _sums(self._directory):
             if self._only is None or metric.name in self._only:
                 yield metric
-        if self._only is not None:
-            return
         gauges = list(_files(self._directory, "gauge_*.db"))
         for _ in range(3):  # gauge files come and go with their workers
             try:
-                yield from MultiProcessCollector.merge(gauges)  # type: ignore[no-untyped-call]
+                merged = MultiProcessCollector.merge(gauges)  # type: ignore[no-untyped-call]
+                yield from (metric for metric in merged if self._only is None or metric.name in self._only)
                 return
             except Exception:
                 gauges = [name for name in gauges if _readable(name)]
@@ -94,7 +93,7 @@ def render(
     """The page in Prometheus' text format: all slots added up, *facts*, and the process metrics of the caller.
 
     Args:
-        only: Of what is counted these counters, without `_total`; None: everything.
+        only: Of what processes write these metrics, without `_total`; None: everything.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Files(directory, only))

@@ -39,7 +39,12 @@ from supervisor.settings import Settings
 
 Role = Literal["relay", "consume"]
 NO_DATABASE: Final = "the database cannot be reached"
-_COUNTED: Final = ("supervisor_outbox_events", "supervisor_consumed_events", "supervisor_log_lines_dropped")
+_COUNTED: Final = (
+    "supervisor_outbox_events",
+    "supervisor_consumed_events",
+    "supervisor_consumers",
+    "supervisor_log_lines_dropped",
+)
 _TICK_S: Final = 1.0
 _GOOD_FOR: Final = 3
 _TELL_AGAIN_S: Final = 600.0

@@ -58,6 +58,7 @@ class Consumer:
         )
         self._repeats = Repeats(every_s=5.0)
         self._connected = False
+        self._show(False)
         self.counts: Counter[str] = Counter()
         """received, duplicate, parked: events since the start."""
 
@@ -96,20 +97,21 @@ class Consumer:
             try:
                 async with asyncio.timeout(_CONNECT_S):
                     await self._subscriber.connect()
-                self._connected = True
-                log.info("broker.connected", topics=[topic for topic, _ in self._settings.consume])
+                self._there()
                 while not stop.is_set():
                     found = await self._subscriber.receive(self._settings.outbox_batch, _RECEIVE_S)
                     failures = 0
                     if found:
+                        self._there()
                         await self._store(found, stop)
                         await self._subscriber.ack(found)
+                    else:
+                        await self._check()
             except (BrokerDown, TimeoutError) as error:
-                reason = mask(str(error)) or f"no answer within {_CONNECT_S:g} s"
-                self._repeats.tell(log.warning, "broker.unreachable", reason=reason, did="trying again")
+                self._away(mask(str(error)) or f"no answer within {_CONNECT_S:g} s")
             except _Stopped:
                 return
-            self._connected = False
+            self._show(False)
             await self._subscriber.close()
             least, most = _BACKOFF_S
             pause = min(most, least * 2 ** min(failures, 16)) * random.uniform(0.5, 1.0)
@@ -119,6 +121,30 @@ class Consumer:
                     await stop.wait()
             except TimeoutError:
                 pass
+
+    async def _check(self) -> None:
+        """See whether the broker is there while nothing comes: an outage is to be seen before an event is."""
+        try:
+            await self._subscriber.check()
+        except BrokerDown as error:
+            self._away(mask(str(error)))
+        else:
+            self._there()
+
+    def _there(self) -> None:
+        if not self._connected:
+            log.info("broker.connected", topics=[topic for topic, _ in self._settings.consume])
+            self._show(True)
+
+    def _away(self, reason: str) -> None:
+        self._repeats.tell(log.warning, "broker.unreachable", reason=reason, did="trying again")
+        self._show(False)
+
+    def _show(self, connected: bool) -> None:
+        self._connected = connected
+        consumers = metrics().consumers
+        consumers.labels("up").set(connected)
+        consumers.labels("down").set(not connected)
 
     async def _store(self, deliveries: Sequence[Delivery], stop: asyncio.Event) -> None:
         """Commit a batch, however long the database is away; one by one when it refuses the whole."""

@@ -156,6 +156,12 @@ class Subscriber(Protocol):
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         """They are stored: never deliver them again. Raises BrokerDown: then they may come again."""
 
+    async def check(self) -> None:
+        """See whether the broker is there, where `receive` does not; asked after one that found nothing.
+
+        Raises BrokerDown, which is only shown: a client that connects by itself goes on.
+        """
+
     async def close(self) -> None:
         """Hang up; what was not acknowledged is delivered again."""
 

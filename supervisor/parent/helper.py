@@ -23,6 +23,7 @@ from typing import Final
 
 from supervisor.grace import GOODBYE_S
 from supervisor.log import get_logger
+from supervisor.metrics import clear_gauges
 from supervisor.parent.budget import RestartBudget
 from supervisor.parent.states import Restart, restart
 from supervisor.settings import Settings
@@ -57,6 +58,7 @@ class Helper:
         self._what = what
         self._program = program
         self._stop_s = stop_s
+        self._metrics_dir = metrics_dir
         handed = pickle.dumps((settings, database_url, *([metrics_dir] if metrics_dir else [])))
         self._handed = len(handed).to_bytes(_LENGTH, "big") + handed
         self._budget = RestartBudget(settings)
@@ -103,6 +105,8 @@ class Helper:
             born = time.monotonic()
             code = await self._process.wait()
             self._process = None
+            if self._metrics_dir is not None:
+                clear_gauges(self._metrics_dir, self._what)
             what = restart(code, None)
             if what is Restart.STOP_SERVICE:
                 log.error(

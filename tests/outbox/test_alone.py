@@ -9,7 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from supervisor import NewEvent, publish, publish_many
 from tests.support.arrivals import ground
-from tests.support.brokers import Nats
+from tests.support.brokers import Broker, Nats
 from tests.support.cable import Cable
 from tests.support.database import Database
 from tests.support.relay import Role
@@ -91,10 +91,33 @@ async def test_a_consumer_says_the_same_and_counts_what_came_twice(
 
     wait_until(counted, 20, "one event received, one dropped")
     assert consumer.ready() == (True, [])
-    nats.stop()
+    assert consumer.stop() == 0
+
+
+async def test_a_consumer_sees_an_outage_while_nothing_comes(
+    db: Database, broker: Broker, name: str, role: Starter
+) -> None:
+    """With each broker: in its probe and its numbers. Then it goes on by itself."""
+    place = ground(broker, name)
+    await place.open()
+    settings = {"consume_url": place.url, "consume": f"{name}=order", "consumer": f"c-{name}"}
+    consumer = role("consume", **settings, health_port="auto", watch_every_s=0.2)
+
+    def brokers() -> tuple[float | None, float | None]:
+        seen = values(consumer.page("/metrics")[1])
+        return seen.get('supervisor_consumers{broker="up"}'), seen.get('supervisor_consumers{broker="down"}')
+
+    wait_until(lambda: consumer.ready() == (True, []), 40, "it consumes")
+    assert brokers() == (1, 0)
+    broker.stop()
     wait_until(lambda: consumer.ready() == (False, [NO_BROKER]), 20, "it says that the broker is away")
-    nats.start()
-    wait_until(lambda: consumer.ready() == (True, []), 20, "it is ready again")
+    assert brokers() == (0, 1)
+    broker.start()
+    wait_until(lambda: consumer.ready() == (True, []), 40, "it is ready again")
+    assert brokers() == (1, 0)
+    role("relay", outbox_url=place.url)
+    publish(db.connect(), name, {"n": 1})
+    db.wait_for("select count(*)::int from supervisor.job", 1, 40)
     assert consumer.stop() == 0
 
 

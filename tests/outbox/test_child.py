@@ -23,7 +23,7 @@ async def test_a_service_relays_and_consumes_beside_its_workers(
     await place.open()
     settings: dict[str, Any] = {
         "outbox_url": place.url, "consume_url": place.url, "consume": f"{name}=t.effect", "consumer": f"c-{name}",
-        "outbox_lease_s": 1,
+        "outbox_lease_s": 1, "health_port": "auto",
     }  # fmt: skip
     running = service(processes=1, **settings)
     conn = db.connect()
@@ -34,6 +34,13 @@ async def test_a_service_relays_and_consumes_beside_its_workers(
     publish(conn, name, {"note": "two"})
     db.wait_for("select count(*)::int from supervisor.history where kind = 't.effect'", 2, 30)
     assert db.value("select pid from supervisor.relay order by started_at desc limit 1") != pid
+    assert running.metric("supervisor_consumers", broker="up") == 1
+    os.kill(running.wait_event("consume.started")["pid"], signal.SIGKILL)
+    running.wait_event("consume.exited", 10)
+    wait_until(lambda: running.metric("supervisor_consumers", broker="up") == 1, 30, "the next one consumes")
+    nats.stop()
+    wait_until(lambda: running.metric("supervisor_consumers", broker="down") == 1, 20, "and says what is away")
+    assert running.metric("supervisor_consumers", broker="up") == 0
     assert running.stop() == 0
     wait_until(lambda: db.value("select count(holder)::int from supervisor.outbox_part") == 0, 5)
 

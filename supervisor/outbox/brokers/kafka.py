@@ -35,6 +35,7 @@ from supervisor.release import VERSION
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _REQUEST_MS: Final = 8000
 _CONNECT_S: Final = 5.0
+_CHECK_S: Final = 3.0
 _POLL_S: Final = 0.05
 _MOST_BYTES: Final = 64 << 20
 _REFUSALS: Final = frozenset(
@@ -267,6 +268,19 @@ class KafkaSubscriber:
             await self._consumer.commit(offsets)
         except (kafka_errors.KafkaError, OSError) as error:
             raise BrokerDown(f"{self._shown}: {words(error)}") from error
+
+    async def check(self) -> None:
+        """See Subscriber: the client connects again by itself, and says nothing meanwhile."""
+        consumer = self._consumer
+        if consumer is None:
+            raise BrokerDown(f"{self._shown}: not connected")
+        places = consumer.assignment() or {TopicPartition(self._topics[0], 0)}
+        try:
+            async with asyncio.timeout(_CHECK_S):
+                await consumer.end_offsets(places)
+        except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            reason = words(error) if str(error) else f"no answer within {_CHECK_S:g} s"
+            raise BrokerDown(f"{self._shown}: {reason}") from error
 
     async def close(self) -> None:
         """See Subscriber."""

@@ -294,6 +294,9 @@ class NatsSubscriber:
         except _ERRORS as error:
             raise self._connection.down(words(error)) from error
 
+    async def check(self) -> None:
+        """See Subscriber: `receive` sees it."""
+
     async def close(self) -> None:
         """See Subscriber."""
         self._subscriptions.clear()

@@ -248,6 +248,9 @@ class RabbitSubscriber:
                 raise
             raise self._connection.down(words(error)) from error
 
+    async def check(self) -> None:
+        """See Subscriber: `receive` sees it."""
+
     async def close(self) -> None:
         """See Subscriber."""
         await self._connection.close()
