@@ -37,7 +37,7 @@ from supervisor.client import Enqueued, EnqueuedBatch, NewJob, enqueue, enqueue_
 from supervisor.cron import Cron  # noqa: E402
 from supervisor.handler import Handler, Job, handler  # noqa: E402
 from supervisor.inbox import inbox  # noqa: E402
-from supervisor.orders import cancel_jobs, retry_jobs  # noqa: E402
+from supervisor.orders import cancel_jobs, release_order, retry_jobs  # noqa: E402
 from supervisor.outcome import Cancel, Retry, Snooze  # noqa: E402
 from supervisor.publisher import NewEvent, Published, publish, publish_many  # noqa: E402
 from supervisor.release import VERSION as __version__  # noqa: E402
@@ -67,6 +67,7 @@ __all__ = [
     "inbox",
     "publish",
     "publish_many",
+    "release_order",
     "result_of",
     "retry_jobs",
 ]

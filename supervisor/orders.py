@@ -1,9 +1,10 @@
-"""Cancel or retry jobs from a program: by ids, or all that a filter names.
+"""Cancel or retry jobs from a program, by ids or all that a filter names; let the next of a dead job's key go.
 
     cancel_jobs(conn, job)                                      # the answer of an enqueue, or an id, or several
     cancel_jobs(conn, queue="bulk", older_than=timedelta(days=1))
     cancel_jobs(conn, kind="report", force=True)                # running ones that do not stop within 5 s are ended
     retry_jobs(conn, kind="email.welcome")                      # dead ones
+    release_order(conn, job)                                    # one with on_dead="hold" that is not to be retried
 
 Each works on any connection that `enqueue` takes, and is awaited on async ones. By filter in batches of 1,000: on
 an autocommit connection each is committed by itself, so that no worker waits long, and what was done stands if it
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from supervisor.adapters.protocols import AsyncUserConn, UserConn
     from supervisor.db.steps import Row, Steps
 
-__all__ = ["Cancelled", "Retried", "cancel_jobs", "retry_jobs"]
+__all__ = ["Cancelled", "Retried", "cancel_jobs", "release_order", "retry_jobs"]
 
 T = TypeVar("T")
 Jobs: TypeAlias = "Enqueued | int | Iterable[Enqueued | int]"
@@ -60,6 +61,7 @@ select cancelled, asked, edge
                             dry_run => %s::int::boolean)
 """
 _RETRY: Final = "select count(*)::int from {schema}.retry_job(%s::text::bigint[])"
+_RELEASE: Final = "select count(*)::int from {schema}.release_order(%s::text::bigint[])"
 _RETRY_JOBS: Final = """
 select retried, taken, edge
   from {schema}.retry_jobs(kind => %s::text, queue => %s::text, statuses => %s::text::text[],
@@ -250,6 +252,31 @@ def retry_jobs(
     if wanted is None and dry_run:
         raise InvalidJob("dry_run", "is for filters, not for jobs")
     return cast("Retried | Coroutine[Any, Any, Retried]", _run(conn, steps))
+
+
+@overload
+def release_order(conn: UserConn, jobs: Jobs, *, schema: str | None = None) -> int: ...
+@overload
+def release_order(conn: AsyncUserConn, jobs: Jobs, *, schema: str | None = None) -> Coroutine[Any, Any, int]: ...
+def release_order(
+    conn: UserConn | AsyncUserConn, jobs: Jobs, *, schema: str | None = None
+) -> int | Coroutine[Any, Any, int]:
+    """Let the next ones go whose ordering keys dead *jobs* hold (`on_dead="hold"`); how many of them held one.
+
+    For jobs that are not to be retried; one that is retried all the same has its key again.
+
+    Raises:
+        InvalidJob: before any statement: not answers of enqueues or ids.
+        SchemaMissing: the database is not migrated.
+    """
+    where = queue_schema(schema)
+    ids = _ids(jobs)
+
+    def steps(is_open: bool) -> Steps[int]:
+        rows = yield from sent(where, Step(_text(_RELEASE, where), (ids,)))
+        return int(rows[0][0])
+
+    return cast("int | Coroutine[Any, Any, int]", _run(conn, steps))
 
 
 def _run(conn: UserConn | AsyncUserConn, steps: Any) -> Any:

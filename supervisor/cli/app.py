@@ -25,7 +25,7 @@ from supervisor.cli.drain import drain
 from supervisor.cli.enqueue import enqueue
 from supervisor.cli.failures import report, report_fault, say
 from supervisor.cli.jobs import list_, show
-from supervisor.cli.orders import cancel, retry
+from supervisor.cli.orders import cancel, release_order, retry
 from supervisor.cli.queues import list_ as list_queues
 from supervisor.cli.queues import pause, resume, set_, unset
 from supervisor.cli.relay import consume, relay
@@ -71,7 +71,7 @@ _commands: tuple[Callable[..., None], ...] = (
 )  # fmt: skip
 for _command in _commands:
     app.command()(_command)
-_commands = (show, story, retry, cancel, reschedule)
+_commands = (show, story, retry, cancel, reschedule, release_order)
 jobs.command("list")(list_)
 for _command in _commands:
     jobs.command()(_command)

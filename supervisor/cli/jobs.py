@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from supervisor.cli.failures import CommandFailed
+    from supervisor.db.gates import JobGate
     from supervisor.db.operate import Filter
 
-GATES = {
-    "parents": "jobs that it comes after",
-    "order": "its turn in its ordering key",
-    "concurrency": "room in its concurrency key",
-    "rate": "its time in its rate key",
-}
 STATUSES = ("queued", "running", "done", "dead", "cancelled")
 
 
@@ -124,23 +119,24 @@ def show(
     """Show everything that is known of one job: payload, times, the errors of its attempts."""
     from supervisor.cli import output
     from supervisor.cli.service import connection, load
-    from supervisor.db import operate
+    from supervisor.db import gates, operate
 
     settings = load(database_url=database_url, schema=schema)
     with connection(settings) as conn:
         row = operate.show_job(conn, settings.schema_, job_id)
+        gate = None if row is None else gates.of_job(conn, settings.schema_, job_id)
     if row is None:
         raise no_such_job(job_id, settings.schema_)
     if as_json:
-        output.print_json(row)
+        output.print_json({**row, "gate": gate and gate._asdict()})
         return
-    _show(output.console(), row)
+    _show(output.console(), row, gate)
 
 
 _TIMES = ("created_at", "run_at", "started_at", "finished_at", "cancel_at", "locked_until")
 
 
-def _show(out: Console, row: dict[str, Any]) -> None:
+def _show(out: Console, row: dict[str, Any], gate: JobGate | None) -> None:
     import json
 
     from rich.table import Table
@@ -158,8 +154,14 @@ def _show(out: Console, row: dict[str, Any]) -> None:
     grid.add_row("attempts", f"{row['attempts']} of {row['max_attempts']}")
     crashes = f"{row['crashes']} of {row['max_crashes']}"
     grid.add_row("crashes", crashes + (", suspect: runs alone next" if row["suspect"] else ""))
-    if row["waits_for"]:
-        grid.add_row("waits for", output.cell(GATES.get(row["waits_for"], row["waits_for"])))
+    if gate is not None and gate.words:
+        grid.add_row("waits for", output.cell(gate.words))
+    if gate is not None and gate.holds:
+        behind = f"{output.count(gate.behind or 0)} jobs wait behind it"
+        said = f"held by this dead job, {behind}: supervisor jobs retry or release-order {row['id']}"
+        grid.add_row("ordering key", output.cell(f"{gate.ordering_key} ({said})", "yellow"))
+    if gate is not None and gate.children:
+        grid.add_row("before jobs", ", ".join(map(str, gate.children)))
     for name in ("unique_key", "ordering_key", "concurrency_key", "rate_key", "locked_by"):
         if row[name]:
             grid.add_row(name.replace("_", " "), output.cell(row[name]))

@@ -1,4 +1,4 @@
-"""`supervisor jobs retry` and `cancel`: by ids, or all that a filter names.
+"""`supervisor jobs retry`, `cancel` and `release-order`: by ids, or all that a filter names.
 
 Elsewhere: how an order reaches many jobs (batches.py).
 """
@@ -147,6 +147,50 @@ def cancel(
         output.console().print(f"{output.count(cancelled)} cancelled{told}", style=style)
         if missing:
             say(f"neither queued nor running: {some(missing)}")
+    if missing:
+        raise typer.Exit(exits.FAILED)
+
+
+def release_order(
+    ids: Ids = None,
+    queue: QueueFilter = None,
+    kind: KindFilter = None,
+    older_than: Older = None,
+    key: Key = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    database_url: DatabaseUrl = None,
+    schema: Schema = None,
+    as_json: Json = False,
+) -> None:
+    """Let the next jobs go whose ordering keys dead ones hold (on_dead="hold")."""
+    from supervisor.cli import output
+    from supervisor.cli.failures import say
+    from supervisor.cli.service import load
+    from supervisor.db import operate
+
+    released = 0
+
+    def send(conn: Connection, schema: str, batch: list[int]) -> Answered:
+        nonlocal released
+        done = operate.release_order(conn, schema, batch)
+        released += len(done)
+        return Answered(done)
+
+    wanted = wanted_of(ids, None, ("dead",), queue, kind, older_than, key)
+    settings = load(database_url=database_url, schema=schema)
+    order = Order("release the keys of", living=False, send=send)
+    if dry_run:
+        say_found(order, settings, wanted, as_json=as_json)
+        return
+    missing = carry_out(order, settings, ids, wanted, yes=yes)
+    if as_json:
+        output.print_json({"released": released, "missing": missing})
+    else:
+        said = f"{output.count(released)} no longer hold their ordering keys"
+        output.console().print(said, style="green" if released else "yellow")
+        if missing:
+            say(f"held no ordering key, or not dead: {some(missing)}")
     if missing:
         raise typer.Exit(exits.FAILED)
 

@@ -71,7 +71,8 @@ def document(
 def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
     from supervisor.cli import output
 
-    numbers = ("due", "oldest", "scheduled", "running", "dead")
+    gated = any(queue.waiting != 0 for queue in queues)
+    numbers = ("due", "oldest", "scheduled", *(("waiting",) if gated else ()), "running", "dead")
     shown = any(queue.paused or queue.max_running or queue.rate_limit for queue in queues)
     settings = ("claims", "at most", "starts") if shown else ()
     table = output.table("Queues", ("queue", *numbers, *settings), right=(*numbers, "at most", "starts"))
@@ -82,20 +83,29 @@ def _show_queues(out: Console, queues: list[QueueDepth], ended: Ended) -> None:
             output.count(queue.due, "due" in capped),
             output.length(queue.oldest_due_s),
             output.count(queue.scheduled, "scheduled" in capped),
+            *((_waiting(queue),) if gated else ()),
             output.cell("?", "yellow") if queue.running is None else output.cell(output.count(queue.running), "blue"),
             output.cell(output.count(queue.dead, "dead" in capped), "bold red" if queue.dead else ""),
             *_settings(queue, shown=bool(settings)),
         )
     if queues:
         out.print(table)
-        if any(queue.running is None for queue in queues):
-            out.print("running: counting took too long; an old transaction may hold up vacuum", style="yellow")
+        if any(queue.running is None or queue.waiting is None for queue in queues):
+            out.print("? counting took too long; an old transaction may hold up vacuum", style="yellow")
     else:
         out.print("no queue has jobs", style="dim")
     done, dead, cancelled = (
         output.count(getattr(ended, name), name in ended.at_least) for name in ("done", "dead", "cancelled")
     )
     out.print(f"done {done} (in the history) · dead {dead} · cancelled {cancelled}\n")
+
+
+def _waiting(queue: QueueDepth) -> Text:
+    from supervisor.cli import output
+
+    if queue.waiting is None:
+        return output.cell("?", "yellow")
+    return output.cell(output.count(queue.waiting, "waiting" in queue.at_least))
 
 
 def _settings(queue: QueueDepth, *, shown: bool) -> tuple[Text, ...]:

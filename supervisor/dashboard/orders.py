@@ -1,5 +1,5 @@
-"""What an operator can order: jobs' retry, cancel, another time; queues' pause and limit; cron entries' pause and run;
-parked events' replay and drop.
+"""What an operator can order: jobs' retry, cancel, another time, letting a key go; queues' pause and limit; cron
+entries' pause and run; parked events' replay and drop.
 
     form --check--> db/operate.py --> back to the page, with what became of it in the address, as numbers
 
@@ -22,7 +22,7 @@ from supervisor.log import get_logger
 from supervisor.queues import check_settings, read_rate
 from supervisor.schedules import check_order
 
-ORDERS: Final = ("retry", "cancel", "force", "reschedule")
+ORDERS: Final = ("retry", "cancel", "force", "reschedule", "release")
 FORCE_S: Final = 5.0
 """How long a handler may take to stop before its worker is killed, where a job is cancelled by force."""
 QUEUE_ORDERS: Final = ("pause", "resume", "limit", "unlimit", "rate", "unrate")
@@ -97,6 +97,7 @@ class Done:
             "cancel": "cancelled",
             "force": "cancelled",
             "reschedule": "given another time",
+            "release": "no longer holding the ordering key: the next one goes",
         }
         parts = []
         if self.done:
@@ -110,7 +111,7 @@ class Done:
             )
         if self.missing:
             need = {"retry": "neither dead nor cancelled", "cancel": "neither queued nor running"}
-            need["force"] = need["cancel"]
+            need |= {"force": need["cancel"], "release": "not holding an ordering key"}
             parts.append(f"{_jobs(self.missing)} left alone: {need.get(self.order, 'not queued')} any more.")
         return " ".join(parts) or "Nothing was to be done."
 
@@ -128,6 +129,9 @@ async def carry_out(viewer: Viewer, order: str, ids: Sequence[int], fields: Mapp
     elif order == "reschedule":
         moved = await desk.order(operate.reschedule, ids, **when(fields))
         done = Done(order, done=len(moved), missing=len(ids) - len(moved))
+    elif order == "release":
+        freed = await desk.order(operate.release_order, ids)
+        done = Done(order, done=len(freed), missing=len(ids) - len(freed))
     else:
         raise Refused(400, f"The order must be one of {', '.join(ORDERS)}.")
     viewer.forget()

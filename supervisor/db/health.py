@@ -158,13 +158,15 @@ class Depth:
     """The jobs of one queue.
 
     Attributes:
-        due, scheduled, dead: Counted up to a limit. running: None where counting took too long.
+        due, scheduled, dead: Counted up to a limit. waiting: at a gate; it and running are None where counting took too
+            long.
         oldest_due_s: How long the first due job has waited; oldest_running_s: since the first start.
     """
 
     queue: str
     due: int = 0
     scheduled: int = 0
+    waiting: int | None = 0
     running: int | None = 0
     dead: int = 0
     oldest_due_s: float | None = None
@@ -218,7 +220,7 @@ async def table_health(conn: AsyncConnection, schema: str, *, holders: int = MOS
 async def depths(conn: AsyncConnection, schema: str, *, running_patience_s: float = 1.0) -> Depths:
     """How many jobs of each queue wait, run and are dead, every count bounded.
 
-    Lanes come from the table that the parents keep. Counting what runs is given up after
+    Lanes come from the table that the parents keep. Counting what runs, and what waits at gates, is given up after
     *running_patience_s*: under a pinned horizon it may have to walk over many dead rows.
     """
     found = _Found()
@@ -232,21 +234,33 @@ async def depths(conn: AsyncConnection, schema: str, *, running_patience_s: floa
             depth.scheduled += scheduled
             if waited is not None:
                 depth.oldest_due_s = max(waited, depth.oldest_due_s or 0.0)
+    running = await _patiently(conn, "health_running", schema, running_patience_s, limit)
+    for queue, count, since in running or ():
+        found[queue].running, found[queue].oldest_running_s = count, since
+    waiting = await _patiently(conn, "waiting_depths", schema, running_patience_s, limit)
+    parked: dict[str, int] = {}
+    for queue, count in waiting or ():
+        parked[queue] = parked.get(queue, 0) + count
+    for queue in parked:
+        found[queue].waiting = parked[queue]
+    for depth in found.by_queue.values():
+        depth.running = depth.running if running is not None else None
+        depth.waiting = depth.waiting if waiting is not None else None
+    for queue, count in await _rows(conn, "dead_depths", schema, limit=MOST_COUNTED):
+        found[queue].dead = count
+    return Depths(tuple(found.by_queue[queue] for queue in sorted(found.by_queue)), limit, lanes)
+
+
+async def _patiently(conn: AsyncConnection, name: str, schema: str, patience_s: float, limit: int) -> list[Any] | None:
     try:
         async with conn.transaction():
             await conn.execute(_PLANS)
             await conn.execute(
-                "select set_config('statement_timeout', %s, true)", (f"{max(1, int(running_patience_s * 1000))}ms",)
+                "select set_config('statement_timeout', %s, true)", (f"{max(1, int(patience_s * 1000))}ms",)
             )
-            for queue, count, since in await _rows(conn, "health_running", schema, limit=limit):
-                depth = found[queue]
-                depth.running, depth.oldest_running_s = count, since
+            return list(await _rows(conn, name, schema, limit=limit))
     except errors.QueryCanceled:
-        for depth in found.by_queue.values():
-            depth.running = None
-    for queue, count in await _rows(conn, "dead_depths", schema, limit=MOST_COUNTED):
-        found[queue].dead = count
-    return Depths(tuple(found.by_queue[queue] for queue in sorted(found.by_queue)), limit, lanes)
+        return None
 
 
 async def _rows(conn: AsyncConnection, name: str, schema: str, **params: Any) -> Iterable[Any]:

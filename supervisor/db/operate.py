@@ -183,6 +183,12 @@ def retry(conn: Connection, schema: str, ids: Sequence[int]) -> tuple[list[int],
     return back, taken
 
 
+def release_order(conn: Connection, schema: str, ids: Sequence[int]) -> list[int]:
+    """Let the next ones of dead jobs' ordering keys go; those that held one. A retry holds it again."""
+    with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
+        return [row[0] for row in cur.execute(statement("release_order", schema), {"ids": list(ids)}).fetchall()]
+
+
 def cancel(conn: Connection, schema: str, ids: Sequence[int], *, kill_s: float | None = None) -> dict[int, str]:
     """What became of each: cancelled, or asked (a handler is being told). A missing id neither queued nor ran.
 

@@ -20,7 +20,7 @@ from supervisor.db.statements import statement
 MOST_COUNTED: Final = 10_000
 """Counts stop here, per lane; there may be more than what they tell."""
 _LIMIT: Final = {"limit": MOST_COUNTED + 1}
-_RUNNING_TIMEOUT: Final = "2s"
+_PATIENCE: Final = "2s"
 PLANS: Final = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), "
     "set_config('enable_sort', 'off', true), set_config('jit', 'off', true)"
@@ -30,12 +30,13 @@ PLANS: Final = (
 
 @dataclass(slots=True)
 class QueueDepth:
-    """The jobs of one queue. `running` is None where counting took too long; `at_least` names the
-    counts that are lower bounds; `oldest_due_s` is how long the first due job has waited."""
+    """The jobs of one queue. `running` and `waiting` (at a gate) are None where counting took too long; `at_least`
+    names the counts that are lower bounds; `oldest_due_s` is how long the first due job has waited."""
 
     queue: str
     due: int = 0
     scheduled: int = 0
+    waiting: int | None = 0
     running: int | None = 0
     dead: int = 0
     oldest_due_s: float | None = None
@@ -107,7 +108,19 @@ def depths(conn: Connection, schema: str, *, most: int = MOST_COUNTED, running: 
                 if count > most and name not in depth.at_least:
                     depth.at_least.append(name)
     if running:
-        _running(conn, schema, found)
+        counts = _patiently(conn, schema, "running_depths", _LIMIT)
+        for queue, count in counts or ():
+            found.setdefault(queue, QueueDepth(queue)).running = count
+        for depth in found.values():
+            depth.running = depth.running if counts is not None else None
+    parked = _patiently(conn, schema, "waiting_depths", limit)
+    for depth in found.values():
+        depth.waiting = 0 if parked is not None else None
+    for queue, count in parked or ():
+        depth = found.setdefault(queue, QueueDepth(queue, running=0 if running else None))
+        depth.waiting = (depth.waiting or 0) + min(count, most)
+        if count > most and "waiting" not in depth.at_least:
+            depth.at_least.append("waiting")
     with conn.cursor(row_factory=tuple_row) as cur:
         for queue, count in cur.execute(statement("dead_depths", schema), _LIMIT).fetchall():
             depth = found.setdefault(queue, QueueDepth(queue, running=0 if running else None))
@@ -128,16 +141,15 @@ def register_lanes(conn: Connection, schema: str) -> None:
         conn.execute(statement("discover", schema))
 
 
-def _running(conn: Connection, schema: str, found: dict[str, QueueDepth]) -> None:
+def _patiently(conn: Connection, schema: str, name: str, limit: dict[str, int]) -> list[Any] | None:
+    """The rows of a statement that dead rows may make slow; None where it took too long."""
     try:
         with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
             cur.execute(PLANS)
-            cur.execute("select set_config('statement_timeout', %s, true)", (_RUNNING_TIMEOUT,))
-            for queue, count in cur.execute(statement("running_depths", schema), _LIMIT).fetchall():
-                found.setdefault(queue, QueueDepth(queue)).running = count
+            cur.execute("select set_config('statement_timeout', %s, true)", (_PATIENCE,))
+            return cur.execute(statement(name, schema), limit).fetchall()
     except errors.QueryCanceled:
-        for depth in found.values():
-            depth.running = None
+        return None
 
 
 def ended(conn: Connection, schema: str) -> Ended:

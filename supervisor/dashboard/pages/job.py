@@ -7,7 +7,7 @@ from supervisor.dashboard.orders import FORCE_S
 from supervisor.dashboard.problems import Refused
 from supervisor.dashboard.view import Page
 from supervisor.dashboard.viewer import Viewer
-from supervisor.db import browse, operate
+from supervisor.db import browse, gates, operate
 from supervisor.story import tell
 
 MOST_SHOWN: Final = 256 * 1024
@@ -27,6 +27,7 @@ async def page(viewer: Viewer, job_id: int) -> Page:
             "(SUPERVISOR_KEEP_HISTORY_DAYS) or among the dead (SUPERVISOR_KEEP_DEAD_DAYS).",
         )
     held = await viewer.desk.look(browse.holder, job_id) if row["status"] == "running" else None
+    gate = await viewer.desk.look(gates.of_job, job_id)
     story = tell(row, datetime.now(UTC))
     living = row["status"] in ("queued", "running")
     return Page(
@@ -35,6 +36,7 @@ async def page(viewer: Viewer, job_id: int) -> Page:
         {
             "job": row,
             "runs_on": None if held is None else held._asdict(),
+            "gate": None if gate is None else gate._asdict(),
             "story": story.document(),
         },
         {
@@ -49,6 +51,8 @@ async def page(viewer: Viewer, job_id: int) -> Page:
             "can_cancel": living and row["cancel_at"] is None,
             "can_force": row["status"] == "running",
             "can_move": row["status"] == "queued",
+            "can_release": gate is not None and gate.holds,
+            "waits_for": None if gate is None else gate.words,
             "grace_s": round(FORCE_S),
             # Null is a result too; one that is left out is larger than what is shown.
             "result_shown": row["result_bytes"] is not None and row["result_bytes"] <= MOST_SHOWN,

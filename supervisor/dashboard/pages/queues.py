@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from supervisor.dashboard.pages.workers import fleet
 from supervisor.dashboard.view import Page
 from supervisor.dashboard.viewer import Viewer
-from supervisor.db import browse, overview
+from supervisor.db import browse, gates, overview
 from supervisor.db import queues as queue_settings
 from supervisor.db.browse import Line
 from supervisor.db.desk import Conn
@@ -23,6 +23,7 @@ MINUTES: Final = 60
 BAD: Final = frozenset({"failed", "dead", "crashed"})
 MOST_SHOWN: Final = 200
 _REGISTER_EVERY_S: Final = 30.0
+_GATES_EVERY_S: Final = 5.0
 _MOST_COUNTED: Final = 1_000
 _LEAST_COUNTED: Final = 50
 _COUNTED_IN_ALL: Final = 40_000
@@ -40,7 +41,10 @@ async def _gather(viewer: Viewer) -> dict[str, Any]:
     depths, settings, _ = await known(viewer)
     shown = depths[:MOST_SHOWN]
     lines = as_lines(await viewer.desk.look(browse.lines, minutes=MINUTES, queues=[one.queue for one in shown]))
+    waiting = await viewer.shared("gates", _GATES_EVERY_S, lambda: viewer.desk.look(gates.waiting))
     return {
+        "gates": None if waiting is None else {name: one._asdict() for name, one in waiting.by_gate.items()},
+        "gates_limit": gates.MOST_COUNTED,
         "minutes": MINUTES,
         "queues": [described(one, lines, settings.get(one.queue)) for one in shown],
         "left_out": len(depths) - len(shown),
