@@ -5,7 +5,10 @@
 Each server is a direct child, listens on a private Unix socket and on 127.0.0.1, and knows two
 roles: `postgres` (superuser, socket only) and `supervisor_test`, an ordinary role that may
 create databases, whose password has every character that breaks hand-made addresses.
-Durability is off for speed: a killed server keeps its data, a machine that loses power does not.
+Durability is off for speed: a killed server keeps its data, a machine that loses power does not. For the same reason
+the files are in memory (/dev/shm) where there is room: each test has a database of some 300 files, and ext4 takes
+a third of a second to make them where as many were deleted within the last minutes. TEST_FULL=1, whose figures are
+those of commits on disk, leaves them there.
 
 Always true: a missing tool fails the test in CI (tools.py); when the test run ends, in whatever
 way, a watchdog ends the servers and removes their files.
@@ -29,6 +32,7 @@ from psycopg import sql
 
 from supervisor.db.pginstall import Account, AsUser, closed_to, find_programs, server_account
 from tests.support import proc
+from tests.support.sizes import FULL
 from tests.support.tools import missing
 from tests.support.waiting import wait_until
 
@@ -36,6 +40,8 @@ VERSIONS: Final = ("15", "16", "18")
 ROLE: Final = "supervisor_test"
 PASSWORD: Final = "p@ss:/?#[]%20 '\"\\ü&=+"
 START_DEADLINE_S: Final = 30.0
+MEMORY: Final = Path("/dev/shm")
+MEMORY_NEEDED: Final = 6 * 2**30  # bytes: three servers in each of two processes, and what a big test writes
 
 # Kills each postmaster and removes the files when its standard input ends, that is when the tests have ended.
 _WATCHDOG: Final = """
@@ -56,7 +62,7 @@ max_connections = 200
 fsync = off
 full_page_writes = off
 shared_buffers = 256MB
-max_wal_size = 2GB
+max_wal_size = 512MB
 max_prepared_transactions = 10
 log_lock_waits = on
 log_line_prefix = '%m [%p] %a %d: '
@@ -243,7 +249,7 @@ class Servers:
     """The servers of one test session, each started when first asked for."""
 
     def __init__(self) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="pgsv-", dir="/tmp"))  # short: it holds sockets
+        self.base = Path(tempfile.mkdtemp(prefix="pgsv-", dir=_place()))
         self.base.chmod(0o711)
         self._servers: dict[str, Server] = {}
         self._watchdog = subprocess.Popen(
@@ -265,6 +271,16 @@ class Servers:
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.close()
         self._watchdog.wait(15)
+
+
+def _place() -> Path:
+    """The directory for the files of servers. Its name is short: it holds sockets."""
+    if not FULL and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+        if min(shutil.disk_usage(MEMORY).free, available) > MEMORY_NEEDED:
+            return MEMORY
+    return Path("/tmp")
 
 
 def _programs(version: str) -> tuple[Path, Account | None]:
