@@ -17,7 +17,8 @@ from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
-ROUNDS = 500 if FULL else 40
+ROUNDS = 500 if FULL else 20
+KILLED_DRAINS = 8 if FULL else 4
 
 
 @pytest.mark.timeout(1800 if FULL else 300)
@@ -62,7 +63,7 @@ def test_a_stop_at_any_moment_loses_no_job_and_spends_no_attempt(
 def test_workers_killed_while_they_drain_leave_nothing_running(db: Database, service: Start) -> None:
     """The last recoveries are waited for: a death in the middle of a stop is settled before the service is gone."""
     rng = random.Random()
-    for _ in range(8):
+    for _ in range(KILLED_DRAINS):
         db.execute("truncate effects")
         db.execute("truncate supervisor.job, supervisor.history")
         enqueue(db, "t.sleep", {"seconds": 0.5}, count=60, max_crashes=100)

@@ -58,7 +58,7 @@ def replaced(one: Service, slot: int, pid: int, sig: signal.Signals, deadline_s:
 def test_the_listen_session_survives_the_deaths_and_births_of_workers(
     db: Database, service: Start, report: Callable[[str], None]
 ) -> None:
-    """B01: 20 kills and 20 ordinary exits, with jobs that make the collector find what a fork left behind."""
+    """B01: kills and ordinary exits, and jobs that make the collector find what a fork left behind."""
     url = db.conninfo
     tls = db.server.version == "15"  # the only one that is built with it; the other runs plain TCP
     if tls:
@@ -74,9 +74,10 @@ def test_the_listen_session_survives_the_deaths_and_births_of_workers(
     before = listener_pid(db)
     since = len(one.log)
     latencies = []
-    for number in range(40):
+    half = 20 if FULL else 8
+    for number in range(2 * half):
         slot = number % 4
-        replaced(one, slot, one.workers()[slot], signal.SIGKILL if number < 20 else signal.SIGTERM)
+        replaced(one, slot, one.workers()[slot], signal.SIGKILL if number < half else signal.SIGTERM)
         sent = time.time()
         [job_id] = enqueue(db, "t.effect")
         db.wait_for("select count(*)::int from effects where job_id = %s", 1, 10, [job_id])
@@ -87,13 +88,14 @@ def test_the_listen_session_survives_the_deaths_and_births_of_workers(
         assert listener_pid(db) == before, f"round {number}: the LISTEN session is another one"
     assert [event for event in one.log[since:] if event["event"].startswith("listener.")] == []
     codes = Counter(event["code"] for event in one.events("worker.exited"))
-    assert codes == {-9: 20, 0: 20}
+    assert codes == {-9: half, 0: half}
     latencies.sort()
     report(f"B01 {'TLS' if tls else 'TCP'}: enqueue to start right after a replacement: "
-           f"median {latencies[20] * 1000:.0f} ms, max {latencies[-1] * 1000:.0f} ms")  # fmt: skip
-    assert latencies[20] < 0.25
-    assert latencies[-1] < 2.0
-    wait_done(db, 200, 60)
+           f"median {latencies[half] * 1000:.0f} ms, max {latencies[-1] * 1000:.0f} ms")  # fmt: skip
+    if FULL:
+        assert latencies[half] < 0.25
+    assert latencies[-1] < (2.0 if FULL else 10.0), "polls are 30 s apart"
+    wait_done(db, 10 * half, 60)
     assert one.stop() == exits.OK
 
 
@@ -133,7 +135,7 @@ def test_no_worker_holds_a_socket_of_another(db: Database, service: Start) -> No
 def test_replacing_workers_leaks_no_descriptor(db: Database, service: Start) -> None:
     """B02: after many rounds the parent and the fork server have as many as in the beginning."""
     one = service(processes=2, restart_budget=10_000)
-    rounds = 300
+    rounds = 300 if FULL else 80
     fork_server = fork_server_of(one)
     replaced(one, 0, one.workers()[0], signal.SIGKILL)  # what is opened once is open now
     wait_until(lambda: len(one.events("worker.exited")) == 1, 5)
@@ -198,7 +200,7 @@ class Flood:
 def test_workers_born_in_a_flood_are_whole(db: Database, service: Start, report: Callable[[str], None]) -> None:
     """B04: respawns while notifications, signals and requests rain. The children run jobs, idle without work,
     answer SIGTERM; no page and no log line is said twice."""
-    rounds = 200
+    rounds = 200 if FULL else 60
     one = service(processes=2, restart_budget=10_000, health_port="auto")
     with Flood(db, one) as flood:
         for number in range(rounds):

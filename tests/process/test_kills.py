@@ -19,11 +19,13 @@ import pytest
 
 from tests.support.database import Database
 from tests.support.service import Service
+from tests.support.sizes import FULL
 
 Start = Callable[..., Service]
-ROUNDS = 100
+ROUNDS = 100 if FULL else 30
 QUEUE_DEPTH = 60
-CLAIMS_AGAIN_WITHIN_S = 5.0  # the promise is 1 s; a busy machine is allowed more, and the figure is shown
+# The most, and the half of them. The promise is 1 s; a busy machine is allowed more, and the figure is shown.
+CLAIMS_AGAIN_WITHIN_S, HALF_WITHIN_S = (5.0, 1.0) if FULL else (10.0, 3.0)
 
 
 class Feeder:
@@ -62,7 +64,7 @@ class Feeder:
 def test_random_kills_lose_nothing_and_charge_only_the_culprit(
     concurrency: int, db: Database, service: Start, report: Callable[[str], None]
 ) -> None:
-    """100 kills of 4 workers. With concurrency 1, crashes over all jobs are the kills that hit a running job."""
+    """Kills of 4 workers. With concurrency 1, crashes over all jobs are the kills that hit a running job."""
     rng = random.Random()
     one = service(
         processes=4, concurrency=concurrency, prefetch=10, restart_budget=10_000, retry_base_s=0.01, retry_cap_s=0.05
@@ -130,6 +132,6 @@ def test_random_kills_lose_nothing_and_charge_only_the_culprit(
         f"{sum(len(ran) for ran in unfinished.values())} runs cut; first job of the replacement after: "
         f"median {statistics.median(gaps):.3f} s, max {max(gaps):.3f} s, {len(late)} of {len(gaps)} above 1 s"
     )
-    assert len(gaps) >= 0.8 * ROUNDS
+    assert len(gaps) >= 0.7 * ROUNDS
     assert max(gaps) < CLAIMS_AGAIN_WITHIN_S
-    assert statistics.median(gaps) < 1.0
+    assert statistics.median(gaps) < HALF_WITHIN_S

@@ -39,7 +39,7 @@ def test_a_slow_reader_of_the_log_stops_nothing(db: Database, service: Start, re
     began = time.monotonic()
     with HealthWatch(port) as watch:
         # Until the pipe is full for sure: that is the fault.
-        while time.monotonic() - began < (60 if FULL else 20) or one.log_behind_s() < 2 * SLOW_PIPE_BYTES / 1024:
+        while time.monotonic() - began < (60 if FULL else 8) or one.log_behind_s() < 2 * SLOW_PIPE_BYTES / 1024:
             for pid in workers_of(one):
                 proc.kill(pid, random.choice([signal.SIGKILL, signal.SIGSEGV]))
                 kills += 1

@@ -70,7 +70,7 @@ def test_a_suspect_that_waits_is_released_by_a_stop(db: Database, service: Start
 
 def test_a_flood_of_suspects_does_not_starve_the_rest(db: Database, service: Start) -> None:
     """Suspects wait in lanes of their own and take at most half of a lone worker's time."""
-    flood = enqueue(db, "t.sleep", {"seconds": 0.3}, count=60)
+    flood = enqueue(db, "t.sleep", {"seconds": 0.2}, count=40)
     db.execute("update supervisor.job set priority = priority + 1000 where id = any(%s)", [flood])
     others = enqueue(db, "t.sleep", {"seconds": 0.02}, count=200)
     one = service(processes=1, concurrency=4, prefetch=4)
@@ -82,7 +82,7 @@ def test_a_flood_of_suspects_does_not_starve_the_rest(db: Database, service: Sta
     )
     still = db.value("select count(*)::int from supervisor.job where suspect")
     assert still > 0, "the others had to wait for the whole flood"
-    wait_done(db, 260, 60)
+    wait_done(db, 240, 60)
     assert db.rows("select id from supervisor.history where attempts <> 1 or crashes <> 0 or priority <> 0") == []
     assert one.stop() == exits.OK
 
