@@ -10,13 +10,14 @@ enqueue    singly, in bulk, many writers    scale     1-64 workers
 pinned     under an old snapshot            idle      a node with nothing to do
 backlog    at the head of a long queue      memory    beyond shared pages, over many jobs
 history    beside a long history            lab       500 jobs, one of them slow
-crash, shutdown, outbox                     suite.py  all of them; suite.toml, benchmarks.md.in: its texts
+crash, shutdown, outbox, sustained          suite.py  all of them; suite.toml, benchmarks.md.in: its texts
 
 stats.py   medians and spread               machine.py   what the figures were measured on
 server.py  a PostgreSQL with fsync on       service.py   `supervisor run` as a process tree
 ground.py  server, databases, turns         emptying.py  the rate at which a service works
 peers/     bare loops and other queues      pgbench.py   plain SQL to compare with
 report.py, chart.py  what comes out         jobs.py      the handlers that are run
+care.py    partitions and indexes, renewed under load
 
 To add one: a module with HELP, `arguments(parser)` and `run(options, say) -> Report`, named in __main__.py and
 suite.toml, and a tiny run of it in tests/bench.

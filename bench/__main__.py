@@ -22,6 +22,7 @@ from bench import (
     scale,
     shutdown,
     suite,
+    sustained,
 )
 from bench.chart import draw
 from bench.report import Bench, as_dict
@@ -41,6 +42,7 @@ BENCHES: dict[str, Bench] = {
     "lab": lab,
     "crash": crash,
     "shutdown": shutdown,
+    "sustained": sustained,
     "outbox": outbox,
 }
 

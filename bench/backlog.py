@@ -19,7 +19,9 @@ HELP: Final = "jobs a second at the head of a long backlog, against a short queu
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this bench."""
     parser.add_argument("--backlog", type=int, metavar="N", help="queued (default: 1000000, or 10000000 if --full)")
-    parser.add_argument("--jobs", type=int, default=40_000, metavar="N", help="jobs run a round (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=100_000, metavar="N", help="jobs run a round (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds of each (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=4, metavar="N", help="workers (default: %(default)s)")
     place(parser)

@@ -25,7 +25,9 @@ _STEP: Final = 5_000_000
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this bench."""
     parser.add_argument("--rows", type=int, metavar="N", help="finished (default: 2000000, or 100000000 if --full)")
-    parser.add_argument("--jobs", type=int, default=40_000, metavar="N", help="jobs run a round (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=100_000, metavar="N", help="jobs run a round (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds of each (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=4, metavar="N", help="workers (default: %(default)s)")
     place(parser)
@@ -76,7 +78,7 @@ def _fill(url: str, rows: int) -> None:
             conn.execute(
                 "insert into supervisor.history (id, finished_at, started_at, run_at, created_at, claims, attempts,"
                 " max_attempts, crashes, max_crashes, priority, queue, kind)"
-                " select -n, at, at, at, at, 1, 1, 20, 0, 3, 0, 'default', %s"
-                " from generate_series(%s::bigint, %s::bigint) n, lateral (select now() - n * interval '1 us' as at) a",
-                [noop.kind, first + 1, min(first + _STEP, rows)],
+                " select n, at, at, at, at, 1, 1, 20, 0, 3, 0, 'default', %s"
+                " from generate_series(%s::bigint, %s::bigint) n, lateral (select now() + n * interval '1 us' as at) a",
+                [noop.kind, first - rows, min(first + _STEP, rows) - rows - 1],
             )

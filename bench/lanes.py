@@ -19,7 +19,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this bench."""
     parser.add_argument("--queues", default="1,10,100,500", metavar="N,...", help="queues (default: %(default)s)")
     parser.add_argument("--priorities", type=int, default=20, metavar="N", help="of one queue (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="jobs run a round (default: 40000, or 100000 if --full)")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", default=100_000, help="jobs run a round (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds of each (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=4, metavar="N", help="workers (default: %(default)s)")
     place(parser)
@@ -27,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, say: Say) -> Report:
     """Measure each in turns."""
-    jobs = options.jobs or (100_000 if options.full else 40_000)
+    jobs = options.jobs
     spread = {f"{n} queue{'s' if n > 1 else ''}": (n, 1) for n in map(int, options.queues.split(","))}
     spread["1 queue"] = (1, 1)
     spread[f"{options.priorities} priorities"] = (1, options.priorities)

@@ -18,7 +18,9 @@ HELP: Final = "jobs a second by 1-64 workers, against one"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this bench."""
     parser.add_argument("--workers", metavar="N,...", help="default: 1,4,16, and 2,8,32,64 if --full")
-    parser.add_argument("--jobs", type=int, default=40_000, metavar="N", help="jobs run a round (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=100_000, metavar="N", help="jobs run a round (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds of each (default: %(default)s)")
     place(parser)
 

@@ -25,6 +25,10 @@ SMALL: dict[str, tuple[str, set[str] | None]] = {
     "scale": ("--workers 1,2 --jobs 1000 --rounds 1", set()),
     "blocked": ("--blocked 300 --claims 20 --rounds 1", None),
     "idle": ("--seconds 2 --settle 1 --processes 1", {"idle-queries", "idle-cpu", "idle-connections"}),
+    "sustained": (
+        "--minutes 0.1 --partitions 2 --processes 1",
+        {"sustained-rate", "sustained-hot", "sustained-growth", "sustained-vacuum", "sustained-pause"},
+    ),
     "memory": ("--jobs 400 --steps 2 --processes 1", {"memory", "memory-growth"}),
     "lab": ("--rounds 1 --processes 2", {"lab"}),
     "shutdown": ("--rounds 1 --processes 1", {"shutdown"}),
