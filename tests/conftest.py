@@ -14,7 +14,9 @@ An `async def` test runs on a fresh uvloop, as the service does.
 import asyncio
 import inspect
 import os
+import tempfile
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ import uvloop
 from tests.support import proc
 from tests.support.database import Database
 from tests.support.roles import Roles
-from tests.support.servers import VERSIONS, Server, Servers
+from tests.support.servers import VERSIONS, Server, Servers, place
 from tests.support.service import Service
 
 SERVICES = pytest.StashKey[list[Service]]()
@@ -102,6 +104,14 @@ def roles(db: Database) -> Iterator[Roles]:
     found.make()
     yield found
     found.drop()
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """An empty directory that the account of servers can pass through, in memory if there is room."""
+    with tempfile.TemporaryDirectory(prefix="pgsv-", dir=place()) as made:
+        os.chmod(made, 0o711)
+        yield Path(made)
 
 
 @pytest.fixture

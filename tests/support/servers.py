@@ -249,7 +249,7 @@ class Servers:
     """The servers of one test session, each started when first asked for."""
 
     def __init__(self) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="pgsv-", dir=_place()))
+        self.base = Path(tempfile.mkdtemp(prefix="pgsv-", dir=place()))
         self.base.chmod(0o711)
         self._servers: dict[str, Server] = {}
         self._watchdog = subprocess.Popen(
@@ -273,8 +273,8 @@ class Servers:
         self._watchdog.wait(15)
 
 
-def _place() -> Path:
-    """The directory for the files of servers. Its name is short: it holds sockets."""
+def place() -> Path:
+    """The directory for the files of servers, in memory if there is room. Its name is short: it holds sockets."""
     if not FULL and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         available = int(fields["MemAvailable"].split()[0]) * 1024
