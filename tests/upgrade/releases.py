@@ -50,8 +50,15 @@ class Release:
 
     def producer(self, db: Database, kind: str, seconds: float, pause_s: float) -> subprocess.Popen[str]:
         """Enqueue with its client for so long; the ids are on its standard output."""
+        return self._started(db, "tests.upgrade.producer", kind, seconds, pause_s)
+
+    def publisher(self, db: Database, topic: str, seconds: float, pause_s: float) -> subprocess.Popen[str]:
+        """Publish with its client for so long; the ids of the events are on its standard output."""
+        return self._started(db, "tests.upgrade.publisher", topic, seconds, pause_s)
+
+    def _started(self, db: Database, module: str, what: str, seconds: float, pause_s: float) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.upgrade.producer", kind, str(seconds), str(pause_s)],
+            [sys.executable, "-m", module, what, str(seconds), str(pause_s)],
             cwd=self.root, env=Service(db, root=self.root).env, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
