@@ -31,7 +31,7 @@ run:
 
 test:
 	@sh scripts/venv.sh dev
-	@.venv/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@.venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check:
 	@sh scripts/venv.sh dev

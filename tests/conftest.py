@@ -48,6 +48,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("pg_version", versions, ids=[f"pg{version}" for version in versions])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Small files last: with files side by side, they fill what the long ones leave at the end."""
+    items.sort(key=lambda item: "unit" in item.path.parts)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
