@@ -25,6 +25,10 @@ HANDLERS = "tests.support.result_handlers"
 
 WAITERS = 200
 AT_ONCE_S = 2.0
+QUIET = """
+select bool_and(state = 'idle' and clock_timestamp() - query_start > interval '1.5 s')
+  from pg_stat_activity where datname = current_database() and application_name = 'pg-supervisor results'
+"""
 
 
 def calls(db: Database, function: str = "await_results") -> int:
@@ -152,15 +156,13 @@ async def test_two_hundred_waiters_are_woken_at_once_and_ask_nothing_meanwhile(d
     """Each waits on the database's word: while nothing ends nobody asks, and the end of all is a few questions."""
     count_calls(db)
     service(processes=1, handlers=HANDLERS, concurrency=WAITERS)
-    ids = add(db, "r.sleep", {"seconds": 3.0}, count=WAITERS)
+    ids = add(db, "r.sleep", {"seconds": 4.0}, count=WAITERS)
     async with Results(db.conninfo) as results:
         waits = [asyncio.create_task(results.of(one, timeout=30)) for one in ids]
         await asyncio.to_thread(db.wait_for, "select count(*)::int from supervisor.awaited", WAITERS)
         await asyncio.to_thread(db.wait_for, "select count(*)::int from effects where note = 'start'", WAITERS)
-        await asyncio.sleep(1.0)  # sessions tell their numbers once a second
-        before = calls(db)
-        await asyncio.sleep(1.0)
-        assert calls(db) == before, "somebody polls"
+        await asyncio.to_thread(db.wait_for, QUIET, True)
+        assert db.effects("done") == {}, "somebody polls: it was quiet only when jobs began to end"
         assert await asyncio.gather(*waits) == ["slept"] * WAITERS
         last = db.value("select max(at) from effects where note = 'done'")
         late_s = db.value("select extract(epoch from clock_timestamp() - %s)::float8", [last])
@@ -218,11 +220,14 @@ def test_each_result_is_kept_once_while_workers_are_killed(db: Database, service
     """Workers die all the time; each job ends done with the result of the run that ended it, and of no other."""
     one = service(processes=2, handlers=HANDLERS, concurrency=5, lease_s=5, restart_budget=1000)
     ids = enqueue_all(db, [{"kind": "r.sleep", "payload": {"seconds": 0.02}, "max_crashes": 1000}] * 300)
-    while db.value("select count(*)::int from supervisor.history") < len(ids):
+    ended = 0
+    while ended < len(ids):
         pids = one.worker_pids()
         if pids:
             os.kill(random.choice(pids), signal.SIGKILL)
-        time.sleep(0.3)
+        further = min(len(ids), ended + 10)
+        db.wait_for("select count(*) >= %s from supervisor.history", True, 30, [further])
+        ended = db.value("select count(*)::int from supervisor.history")
         assert one.alive
     assert db.value("select count(*)::int from supervisor.result") == len(ids)
     assert db.rows("select id from supervisor.history group by id having count(*) > 1") == []
