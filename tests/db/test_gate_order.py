@@ -115,7 +115,7 @@ class Orders(RuleBasedStateMachine):
 @pytest.mark.timeout(900 if FULL else 120)
 def test_any_history_keeps_the_order_of_each_key(db: Database) -> None:
     Orders.db = db
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Orders,
         settings=settings(
             max_examples=400 if FULL else 15,
