@@ -32,6 +32,7 @@ from tests.support.queue import (
     sweep,
     work,
 )
+from tests.support.sizes import within
 from tests.support.waiting import wait_until
 
 A, B = Lane("a", 0), Lane("b", 0)
@@ -307,7 +308,7 @@ def test_a_worker_that_nobody_tells_finds_what_appeared_below_its_marks(db: Data
         hidden = [db.value("select max(id) from supervisor.job")]
     began = time.monotonic()
     assert wait_until(claim, 10, "the worker found it") == hidden
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < within(3, busy_s=8)
 
 
 def test_the_low_water_mark_of_a_lane_is_its_lowest_queued_row(db: Database) -> None:

@@ -11,6 +11,7 @@ from supervisor.db.health import HolderKind, TableHealth
 from supervisor.db.statements import statement
 from tests.support.database import Database
 from tests.support.servers import Server
+from tests.support.sizes import within
 
 pytestmark = pytest.mark.pg("15", "16", "18")
 
@@ -165,7 +166,7 @@ async def test_depths_are_counted_up_to_a_limit_however_many_there_are(db: Datab
     assert 50 < (by_queue["default"].oldest_running_s or 0) < 90
     assert 50 < (by_queue["default"].oldest_due_s or 0) < 90
     assert (by_queue["later"].scheduled, by_queue["later"].due, by_queue["later"].oldest_due_s) == (7, 0, None)
-    assert took < 2
+    assert took < within(2, busy_s=8)
 
 
 async def test_with_many_lanes_each_is_counted_less_far(db: Database) -> None:

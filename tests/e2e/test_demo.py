@@ -17,6 +17,7 @@ from supervisor.demo.figures import Report
 from tests.support import proc
 from tests.support.database import Database
 from tests.support.service import ROOT
+from tests.support.sizes import within
 from tests.support.waiting import wait_until
 
 CLEAN: Final = {key: value for key, value in os.environ.items() if not key.startswith(("SUPERVISOR_", "PG", "COLUMNS"))}
@@ -80,7 +81,7 @@ def test_every_figure_is_as_the_article_says(db: Database, demo: Start) -> None:
         "exit_code": 0, "finished": 4, "running": 0, "queued": 36, "stop_calls": 4,
     }  # fmt: skip
     assert {key: measured[key] for key in exact} == exact
-    assert measured["killed_back_s"] < 1.0
+    assert measured["killed_back_s"] < within(1, busy_s=5)
     assert measured["abandoned_kept_s"] >= 0.4
     assert {figure["step"] for figure in document["figures"]} == {1, 2, 3, 4, 5}
     assert "518" in err  # people who ask for JSON see the table all the same, on the other stream

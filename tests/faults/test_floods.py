@@ -19,7 +19,7 @@ from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.jobs import job
 from tests.support.service import Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 QUEUES = 5_000 if FULL else 1_000
@@ -114,7 +114,7 @@ def test_thousands_of_queues_all_run_and_cost_little_afterwards(db: Database, se
         latencies.append(time.monotonic() - sent)
     latencies.sort()
     print(f">>> a job in one of them: median {latencies[5] * 1000:.0f} ms, max {latencies[-1] * 1000:.0f} ms")
-    assert latencies[5] < 1.0
+    assert latencies[5] < within(1, busy_s=4)
     assert one.events("tend.failed") == one.events("tend.refused") == one.events("database.unreachable") == []
     assert one.stop() == exits.OK
 
@@ -141,7 +141,7 @@ def test_a_flood_of_an_unknown_kind_does_not_hold_up_the_known_ones(db: Database
         time.sleep(0.1)
     print(f">>> {len(good)} known jobs among {UNKNOWN} unknown ones: worst wait {worst:.2f} s")
     db.wait_for("select count(*)::int from supervisor.job where unknown_since is null", 0, 120)
-    assert worst < (10 if FULL else 4), "put back one by one they would take half a minute"
+    assert worst < within(10, busy_s=8), "put back one by one they would take half a minute"
     charged = db.rows("select id from supervisor.job where lease is null and attempts + crashes > 0")
     assert charged == []
     wait_until(lambda: one.metric("supervisor_unknown_kinds_total") >= UNKNOWN, 10, "each is counted")

@@ -13,6 +13,7 @@ from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.proxy import Proxy, function_called
 from tests.support.service import Service
+from tests.support.sizes import within
 from tests.support.waiting import wait_until
 
 LOST = 100
@@ -92,7 +93,7 @@ def test_jobs_of_a_lost_claim_are_back_within_seconds_untouched(db: Database, se
         db.wait_for("select count(*) from supervisor.jobs where status = 'done' and id = any(%s)", 3, 10, [jobs])
         took = time.monotonic() - began
         print(f">>> back and done {took:.2f} s after the loss")
-        assert took < 6
+        assert took < within(6, busy_s=9)
     assert db.rows("select distinct attempts, crashes from supervisor.jobs") == [(1, 0)]
     assert one.metric("supervisor_leases_lost_total") == 0
 

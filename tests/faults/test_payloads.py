@@ -12,6 +12,7 @@ from supervisor.newjob import NewJob
 from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.service import Service
+from tests.support.sizes import within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -90,7 +91,7 @@ def test_unreadable_payloads_are_dead_at_once_with_a_clear_text(db: Database, se
     )
     took = time.monotonic() - began
     print(f">>> all dead {took:.2f} s after the insert")
-    assert took < 2
+    assert took < within(2, busy_s=8)
     for name, job in jobs.items():
         reason, text, attempts, crashes = db.rows(
             "select reason, last_error, attempts, crashes from supervisor.jobs where id = %s", [job]

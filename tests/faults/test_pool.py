@@ -15,7 +15,7 @@ from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.proxy import Proxy
 from tests.support.service import Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -89,7 +89,7 @@ def test_a_pool_used_up_holds_up_no_probe_and_no_other_job(db: Database, service
     began = time.monotonic()
     other = [enqueue(conn, "t.effect").id for _ in range(20)]
     db.wait_for("select count(*) from supervisor.jobs where status = 'done' and id = any(%s)", 20, 5, [other])
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < within(2, busy_s=4.5)
     for path in ("/livez", "/readyz"):
         asked = time.monotonic()
         assert one.get(path)[0] == 200

@@ -12,6 +12,7 @@ from tests.e2e.test_cli import Cli
 from tests.support.database import Database
 from tests.support.jobs import enqueue, enqueue_all, job
 from tests.support.service import Service
+from tests.support.sizes import within
 
 Start = Callable[..., Service]
 
@@ -38,7 +39,7 @@ def test_force_ends_what_does_not_stop_within_grace_and_leaves_its_neighbours_al
     assert cancel_jobs(db.connect(), deaf, force=True, grace=GRACE_S) == (0, 1)
     db.wait_for("select status from supervisor.jobs where id = %s", "cancelled", params=[deaf])
     took = time.monotonic() - began
-    assert GRACE_S <= took < GRACE_S + 1, f"cancelled after {took:.2f} s"
+    assert GRACE_S <= took < GRACE_S + within(1, busy_s=10), f"cancelled after {took:.2f} s"
 
     row = job(db, deaf)
     assert (row["reason"], row["crashes"]) == ("operator", 0)

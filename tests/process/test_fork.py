@@ -22,7 +22,7 @@ from tests.support.database import Database
 from tests.support.health import HealthWatch
 from tests.support.jobs import enqueue, wait_done
 from tests.support.service import Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -128,7 +128,7 @@ def test_no_worker_holds_a_socket_of_another(db: Database, service: Start) -> No
 
     began = time.monotonic()
     replaced(one, 0, pids[0], signal.SIGKILL)
-    assert time.monotonic() - began < 2.0, "the first-started worker's death was noticed late"
+    assert time.monotonic() - began < within(2, busy_s=8), "the first-started worker's death was noticed late"
 
 
 @pytest.mark.timeout(300)
@@ -242,7 +242,9 @@ def test_workers_born_in_a_flood_are_whole(db: Database, service: Start, report:
     assert set(db.effects()) == set(ids)
     began = time.monotonic()
     replaced(one, 0, one.workers()[0], signal.SIGTERM)
-    assert time.monotonic() - began < 3.0, "SIGTERM of an idle child"  # its exit and its successor's birth
+    assert time.monotonic() - began < within(3, busy_s=8), (
+        "SIGTERM of an idle child"
+    )  # its exit and its successor's birth
     assert one.stop() == exits.OK
 
 
@@ -285,7 +287,7 @@ def test_a_stopped_fork_server_does_not_stop_the_parent(db: Database, service: S
         wait_done(db, 10)
         one.wait_event("fork_server.killed", 30, pid=stopped)
         one.wait_event("worker.ready", 15, slot=slot, count=2)
-    assert watch.longest_silence_s < 2.0
+    assert watch.longest_silence_s < within(2, busy_s=4)
     assert watch.bad == []
     assert fork_server_of(one) != stopped
     assert one.stop() == exits.OK

@@ -17,7 +17,7 @@ from tests.support.health import HealthWatch
 from tests.support.jobs import enqueue, wait_done
 from tests.support.servers import PASSWORD, ROLE
 from tests.support.service import SLOW_PIPE_BYTES, Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -63,7 +63,7 @@ def test_a_slow_reader_of_the_log_stops_nothing(db: Database, service: Start, re
         f" {back_s:.2f} s, SIGTERM to exit {stop_s:.1f} s, {dropped} lines dropped"
     )
     assert kills > 20
-    assert watch.longest_silence_s < 2.0
+    assert watch.longest_silence_s < within(2, busy_s=4)
     assert not any("Traceback" in json.dumps(event) for event in one.log)
     assert not any("Traceback" in line for line in one.noise)
 

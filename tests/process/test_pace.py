@@ -19,7 +19,7 @@ from tests.support.jobs import enqueue
 from tests.support.pace import most_in_a_period, starts_of
 from tests.support.queues import limit
 from tests.support.service import Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -75,7 +75,7 @@ def test_a_rate_is_reached_without_polling_evenly_and_by_two_services(db: Databa
     assert most_in_a_period(times, SECOND) <= 20
     took = (times[-1] - times[0]) / SECOND
     print(f">>> 100 starts at 20/s took {took:.2f} s (4.95 s would be even), shared by {pids} services")
-    assert took < 99 / 20 / 0.95 + 0.25
+    assert took < 99 / 20 / 0.95 + within(0.25, busy_s=4)
     # Evenly: never more than two within 40 ms, where one is due each 50.
     assert most_in_a_period(times, 40_000) <= 2
     assert pids == 2

@@ -20,6 +20,7 @@ from tests.support.database import Database
 from tests.support.jobs import enqueue, job
 from tests.support.poison_handlers import MODULES
 from tests.support.service import Service
+from tests.support.sizes import within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -116,7 +117,7 @@ def test_children_that_hold_all_descriptors_hide_no_death_and_stop_no_stop(
         began = time.monotonic()
         proc.kill(pid)
         one.wait_event("worker.exited", slot=slot, pid=pid, code=-9)
-        assert time.monotonic() - began < 1.0, "the death was noticed late"
+        assert time.monotonic() - began < within(1, busy_s=8), "the death was noticed late"
         one.wait_event("worker.ready", slot=slot, count=readies + 1)
     run_neighbours(db)
     left = [process for process in one.processes() if process.name == "sleep"]

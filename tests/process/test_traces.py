@@ -16,6 +16,7 @@ from tests.support import proc
 from tests.support.database import Database
 from tests.support.jobs import enqueue, job, wait_done
 from tests.support.service import Service
+from tests.support.sizes import within
 from tests.support.waiting import wait_until
 
 TRACED = "tests.support.traced_handlers"
@@ -226,7 +227,7 @@ def test_an_exporter_that_hangs_holds_up_no_job_and_no_drain(
     assert one.stop() == exits.OK
     took = time.monotonic() - began
     report(f"stopped {took:.2f} s after SIGTERM although the exporter hangs")
-    assert took < 4
+    assert took < within(4, busy_s=9)
     assert "2 s" in one.wait_event("traces.unexported")["reason"]
     assert not one.events("worker.killed")
 
@@ -238,7 +239,7 @@ def test_an_exporter_that_hangs_keeps_a_drain_within_its_deadline(db: Database, 
     one.wait_event("told.held")
     began = time.monotonic()
     one.stop()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < within(4, busy_s=9)
     assert not one.events("worker.killed")
 
 

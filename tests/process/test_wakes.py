@@ -13,14 +13,14 @@ from tests.support.database import Database
 from tests.support.health import HealthWatch
 from tests.support.jobs import enqueue, wait_done
 from tests.support.service import Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 
 Start = Callable[..., Service]
 WAKES = 200_000 if FULL else 20_000
 
 
 # A machine that runs other tests besides may make a process wait; the stated limits hold at full size.
-ANSWERS_WITHIN_S, BACK_WITHIN_S = (1.0, 1.0) if FULL else (1.5, 3.0)
+ANSWERS_WITHIN_S, BACK_WITHIN_S = (1.0, 1.0) if FULL else (3.0, 10.0)
 
 
 @pytest.mark.timeout(900 if FULL else 180)
@@ -57,7 +57,9 @@ def test_a_stopped_worker_stalls_neither_the_parent_nor_its_siblings(
     assert one.events("worker.exited") == []
     assert watch.slowest_s < ANSWERS_WITHIN_S
     assert back_s < BACK_WITHIN_S
-    assert drained_s < 1.25 * enqueued_s + 2, "three workers did not keep up with what one client adds"
+    assert drained_s < 1.25 * enqueued_s + within(2, busy_s=10), (
+        "three workers did not keep up with what one client adds"
+    )
     assert one.stop() == exits.OK
 
 

@@ -15,6 +15,7 @@ import pytest
 from supervisor.errors import SettingsInvalid
 from supervisor.parent.health import Degraded, HealthState, ServiceState
 from supervisor.probes import MAX_CONNECTIONS, STALE_S, HealthServer
+from tests.support.sizes import within
 from tests.support.tools import missing
 from tests.support.waiting import wait_until
 
@@ -138,7 +139,7 @@ def test_a_slow_page_delays_no_probe_and_is_made_once_for_all_who_wait(served: S
     wait_until(lambda: served.rendered == 1)
     began = time.monotonic()
     assert served.get("/livez")[0] == 200
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < within(1, busy_s=8)
     served.gate.set()
     for client in waiting:
         answer = client.makefile("rb").read()

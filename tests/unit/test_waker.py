@@ -7,6 +7,7 @@ from collections.abc import Callable
 from supervisor.clock import DbClock
 from supervisor.parent.waker import Waker
 from supervisor.wire.messages import SetBack, Wake
+from tests.support.sizes import within
 
 DB_NOW = 1_800_000_000.0
 
@@ -159,7 +160,7 @@ async def test_jobs_that_wait_for_a_place_are_looked_for_again_within_a_second_b
     made.hungry(one, None, True)
     made.hungry(two, None, True)
     await until(lambda: bool(one.wakes or two.wakes))
-    assert 0.3 < loop.time() - started < 1.0
+    assert 0.3 < loop.time() - started < within(1, busy_s=5)
     assert len(one.wakes) + len(two.wakes) == 1
     made.hungry(one, None)
     made.close()
