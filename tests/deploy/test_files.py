@@ -156,3 +156,18 @@ def test_grafana_is_given_the_prometheus_and_the_dashboards_that_compose_mounts(
     assert config["rule_files"] == ["/etc/prometheus/rules/*.rules.yml"]
     rules = dict(mount.removesuffix(":ro").rsplit(":", 1)[::-1] for mount in services["prometheus"]["volumes"])
     assert list((ROOT / rules["/etc/prometheus/rules"]).glob("*.rules.yml"))
+
+
+def test_the_page_of_the_tests_names_tests_that_exist_and_leaves_no_file_out() -> None:
+    """Files of one room (unit/) are found by its name; the others by what they promise."""
+    tests = ROOT / "tests"
+    promises = (tests / "README.md").read_text(encoding="utf-8").split("## Behaviours")[1]
+    named, file = set(), ""
+    for found, test in re.findall(r"`((?:\w+/)?test_\w+\.py|)(?:::(test_\w+))?`", promises):
+        file = found or file
+        if file:
+            named.add(file)
+            assert not test or f"def {test}(" in (tests / file).read_text(encoding="utf-8"), f"{file}::{test}"
+    whole = set(re.findall(r"`(\w+)/?`", promises)) | {"unit"}
+    files = {path.relative_to(tests) for path in tests.glob("*/test_*.py")}
+    assert [str(path) for path in sorted(files) if str(path) not in named and path.parts[0] not in whole] == []
