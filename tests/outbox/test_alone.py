@@ -121,6 +121,31 @@ async def test_a_consumer_sees_an_outage_while_nothing_comes(
     assert consumer.stop() == 0
 
 
+@pytest.mark.parametrize(("page", "relay", "consumer"), [("auto", 5, 2), ("off", 4, 1)])
+async def test_it_has_the_connections_that_the_manual_counts(
+    db: Database, nats: Nats, name: str, role: Starter, page: str, relay: int, consumer: int
+) -> None:
+    """docs/operations.md, Sizing: alone, and without a page as they are beside the workers of a service."""
+    await ground(nats, name).open()
+    settings = {"consume_url": nats.url, "consume": f"{name}=order", "consumer": f"c-{name}"}
+    for one in (role("relay", outbox_url=nats.url, health_port=page), role("consume", **settings, health_port=page)):
+        one.wait_event("broker.connected", 40)
+    publish_many(db.connect(), [NewEvent(name) for _ in range(2000)])
+    most = {"relay": 0, "consume": 0}
+    seen = (
+        "select split_part(application_name, ' ', 2), count(*)::int from pg_stat_activity"
+        " where datname = current_database() and application_name like 'pg-supervisor %' group by 1"
+    )
+
+    def done() -> bool:
+        for what, count in db.rows(seen):
+            most[what] = max(most[what], count)
+        return bool(db.value("select count(*) = 2000 from supervisor.job"))
+
+    wait_until(done, 30, "all are jobs")
+    assert most == {"relay": relay, "consume": consumer}
+
+
 @pytest.fixture
 def cable(server: Server) -> Iterator[Cable]:
     made = Cable(server.port).start()
