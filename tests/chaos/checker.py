@@ -88,8 +88,10 @@ def check(db: Database) -> Verdict:
         # A run that began after its lease had been taken away knows no session: nothing was broken by it.
     )
     verdict.inexact = db.rows(
-        "select a.job_id, count(e.job_id)::int from chaos_asked a left join chaos_exact e using (job_id)"
-        " where a.kind in ('c.exact', 'c.hold') group by 1 having count(e.job_id) <> 1"
+        "select a.job_id, a.kind, count(e.job_id)::int from chaos_asked a left join chaos_exact e using (job_id)"
+        " where a.kind in ('c.exact', 'c.hold') and a.job_id not in (select id from chaos_waiting)"
+        " and not exists (select from supervisor.dead_letter d where d.id = a.job_id and d.reason = 'parent')"
+        " group by 1, 2 having count(e.job_id) <> 1"
     )
     findings, verdict.keys = kept(db)
     for name, found in findings.items():
