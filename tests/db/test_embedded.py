@@ -33,11 +33,8 @@ embedded.stop()
 
 
 @pytest.fixture
-def data_dir() -> Iterator[Path]:
-    """A place that the server's own user can reach, when the tests run as root."""
-    with tempfile.TemporaryDirectory(prefix="pgsv-", dir="/tmp") as base:
-        Path(base).chmod(0o711)
-        yield Path(base) / "pg"
+def data_dir(open_dir: Path) -> Path:
+    return open_dir / "pg"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from tests.support.servers import _as_user, _clean_env, _free_port, _programs
+from tests.support.servers import _as_user, _clean_env, _free_port, _programs, place
 from tests.support.waiting import wait_until
 
 _CONFIG: Final = """
@@ -36,7 +36,7 @@ class Replicas:
     """Two servers; `conninfo` names both and asks for the one that takes writes."""
 
     def __init__(self) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="pgha-", dir="/tmp"))
+        self.base = Path(tempfile.mkdtemp(prefix="pgha-", dir=place()))
         self.base.chmod(0o711)
         self._programs, self._account = _programs("15")
         self.ports = [_free_port(), _free_port()]
