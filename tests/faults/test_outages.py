@@ -340,6 +340,10 @@ def test_an_outage_under_load_ends_when_the_database_is_back(db: Database, serve
 
 def assert_every_part_works(db: Database, service: Service) -> None:
     """Listener, renewals, reaper, delayed jobs, beat and metrics, each by what it does."""
+    expires, beats = (
+        f"select max(expires_at) from supervisor.{table}" for table in ("session where closed_at is null", "parent")
+    )
+    seen, beat = db.value(expires), db.value(beats)
     conn = db.connect()
     began = time.monotonic()
     job = enqueue(conn, "t.effect").id
@@ -357,11 +361,8 @@ def assert_every_part_works(db: Database, service: Service) -> None:
         "insert into supervisor.job (kind, lease, claims, attempts) values ('t.effect', 4711, 1, 1) returning id"
     )
     db.wait_for("select status from supervisor.jobs where id = %s", "done", 10, [held])
-    expires = "select max(expires_at) from supervisor.session where closed_at is null"
-    seen = db.value(expires)
     wait_until(lambda: db.value(expires) > seen, 15, "leases are renewed")
-    beat = db.value("select max(expires_at) from supervisor.parent")
-    wait_until(lambda: db.value("select max(expires_at) from supervisor.parent") > beat, 15, "it beats")
+    wait_until(lambda: db.value(beats) > beat, 15, "it beats")
     assert service.metric("supervisor_jobs_total", outcome="done") > 0
 
 
