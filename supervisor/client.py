@@ -25,15 +25,14 @@ Elsewhere: checks (newjob.py, payload.py); statements (db/enqueue.py); the span 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from supervisor import adapters
 from supervisor.db import enqueue as statements
 from supervisor.db import steps
-from supervisor.db.statements import check_schema
-from supervisor.errors import InvalidJob, SettingsInvalid, UniqueConflict
+from supervisor.db.statements import queue_schema
+from supervisor.errors import InvalidJob, UniqueConflict
 from supervisor.handler import BoundHandler, Handler, install_enqueuer
 from supervisor.keys import Enqueued, EnqueuedBatch
 from supervisor.newjob import EnqueueOptions, JobOptions, NewJob, OnConflict, job_options
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EnqueueOptions", "Enqueued", "EnqueuedBatch", "JobOptions", "NewJob", "enqueue", "enqueue_batch", "enqueue_many",
 ]  # fmt: skip
-
-DEFAULT_SCHEMA: Final = "supervisor"
 
 #: From this many jobs on, without keys and parents, COPY is faster than one statement.
 COPY_ABOVE: Final = 2000
@@ -451,17 +448,6 @@ def _conflict_word(on_conflict: str | None) -> str:
     if word not in ("skip", "replace", "raise"):
         raise InvalidJob("on_conflict", "must be 'skip', 'replace' or 'raise'")
     return word
-
-
-def queue_schema(schema: str | None) -> str:
-    """*schema*, checked; when not given, SUPERVISOR_SCHEMA or the usual one."""
-    if schema is not None:
-        return check_schema(schema)
-    named = os.environ.get("SUPERVISOR_SCHEMA") or DEFAULT_SCHEMA
-    try:
-        return check_schema(named)
-    except InvalidJob as error:
-        raise SettingsInvalid([f"SUPERVISOR_SCHEMA {error.reason}"]) from None
 
 
 _CLIENT: Final = _Client()

@@ -20,8 +20,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 from uuid import UUID
 
-from supervisor.client import queue_schema, takes_await
+from supervisor.client import takes_await
 from supervisor.db import inbox as statements
+from supervisor.db.statements import queue_schema
 from supervisor.errors import InvalidEvent, InvalidJob
 from supervisor.payload import check_name, check_text
 

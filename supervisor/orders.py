@@ -23,10 +23,10 @@ from collections.abc import Coroutine, Generator, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, overload
 
-from supervisor.client import adapter_of, queue_schema
+from supervisor.client import adapter_of
 from supervisor.db.jobs import numbers
 from supervisor.db.plain import Plain
-from supervisor.db.statements import render, statement
+from supervisor.db.statements import queue_schema, render, statement
 from supervisor.db.steps import Step, sent, sqlstate
 from supervisor.errors import InvalidJob
 from supervisor.keys import Enqueued, check_seconds

@@ -20,9 +20,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, overload
 from uuid import UUID
 
-from supervisor.client import MAX_DOCUMENT_BYTES, PART_BYTES, adapter_of, queue_schema, takes_await
+from supervisor.client import MAX_DOCUMENT_BYTES, PART_BYTES, adapter_of, takes_await
 from supervisor.db import publish as statements
 from supervisor.db import steps
+from supervisor.db.statements import queue_schema
 from supervisor.errors import InvalidEvent, InvalidJob
 from supervisor.newevent import NewEvent, Published
 from supervisor.trace import current_context

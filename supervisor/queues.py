@@ -17,25 +17,26 @@ Elsewhere: what the settings mean (docs/queues.md); the statements (db/queues.py
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
 
-from supervisor.db import enqueue, queues
-from supervisor.db.queues import QueueSettings
-from supervisor.db.statements import check_schema
-from supervisor.errors import InvalidJob, InvalidQueue, SettingsInvalid
+from supervisor.db.callers import ask, value
+from supervisor.db.queues import QueueSettings, read_settings
+from supervisor.db.statements import queue_schema
+from supervisor.errors import InvalidJob, InvalidQueue
 from supervisor.keys import check_int
 from supervisor.payload import check_name, check_text
 from supervisor.wording import PERIODS
 
 if TYPE_CHECKING:
-    from supervisor.db.queues import AsyncConn, SyncConn
+    from supervisor.db.callers import Rows
+    from supervisor.db.enqueue import AsyncConn, SyncConn
 
 __all__ = ["QueueSettings", "pause_queue", "queue_settings", "resume_queue", "set_queue", "unset_queue"]
 
+T = TypeVar("T")
 What: TypeAlias = Literal["max_running", "rate"]
 
 MAX_RUNNING: Final = 10_000
@@ -66,7 +67,7 @@ def pause_queue(
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
     check_settings(queue, by=by)
-    return cast("bool | Coroutine[Any, Any, bool]", _order(conn, "pause_queue", schema, queue=queue, by=by))
+    return _order(conn, "pause_queue", schema, _whether, queue=queue, by=by)
 
 
 @overload
@@ -78,7 +79,7 @@ def resume_queue(
 ) -> bool | Coroutine[Any, Any, bool]:
     """Claim from *queue* again; whether it was paused. Raises as `pause_queue`."""
     check_settings(queue)
-    return cast("bool | Coroutine[Any, Any, bool]", _order(conn, "resume_queue", schema, queue=queue))
+    return _order(conn, "resume_queue", schema, _whether, queue=queue)
 
 
 @overload
@@ -128,7 +129,7 @@ def set_queue(
     if max_running is None and rate_limit is None and period_s is None:
         raise InvalidQueue("max_running", "or rate_limit must be given: there is nothing to set")
     parameters = {"queue": queue, "max_running": max_running, "rate_limit": rate_limit, "rate_period_s": period_s}
-    return cast("Coroutine[Any, Any, None] | None", _order(conn, "set_queue", schema, **parameters))
+    return _order(conn, "set_queue", schema, _nothing, **parameters)
 
 
 @overload
@@ -142,7 +143,7 @@ def unset_queue(
 ) -> bool | Coroutine[Any, Any, bool]:
     """Take the limits of *queue* away, or only *what*; whether it had any. A pause stays. Raises as `pause_queue`."""
     check_settings(queue, what=what)
-    return cast("bool | Coroutine[Any, Any, bool]", _order(conn, "unset_queue", schema, queue=queue, what=what))
+    return _order(conn, "unset_queue", schema, _whether, queue=queue, what=what)
 
 
 @overload
@@ -157,10 +158,7 @@ def queue_settings(
     Raises:
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
-    where = _schema(schema)
-    if _is_async(conn):
-        return queues.settings_async(cast("AsyncConn", conn), where)
-    return queues.settings(cast("SyncConn", conn), where)
+    return ask(conn, "queue_settings", queue_schema(schema), None, read_settings, wrong=InvalidQueue)
 
 
 def check_settings(
@@ -203,11 +201,18 @@ def read_rate(text: str) -> tuple[int, float]:
     return int(found[1]), float(found[2] or 1) * unit_s
 
 
-def _order(conn: SyncConn | AsyncConn, name: str, schema: str | None, **parameters: object) -> object:
-    where = _schema(schema)
-    if _is_async(conn):
-        return queues.order_async(cast("AsyncConn", conn), name, where, parameters)
-    return queues.order(cast("SyncConn", conn), name, where, parameters)
+def _order(
+    conn: SyncConn | AsyncConn, name: str, schema: str | None, read: Callable[[Rows], T], /, **parameters: object
+) -> T | Coroutine[Any, Any, T]:
+    return ask(conn, name, queue_schema(schema), parameters, read, wrong=InvalidQueue)
+
+
+def _whether(found: Rows) -> bool:
+    return bool(value(found))
+
+
+def _nothing(_: Rows) -> None:
+    return None
 
 
 def _checked(check: Any, *arguments: object, **named: object) -> None:
@@ -216,19 +221,3 @@ def _checked(check: Any, *arguments: object, **named: object) -> None:
         check(*arguments, **named)
     except InvalidJob as error:
         raise InvalidQueue(error.field, error.reason) from None
-
-
-def _is_async(conn: object) -> bool:
-    answer = enqueue.is_async(conn)
-    if answer is None:
-        raise InvalidQueue("conn", f"must be a psycopg Connection or AsyncConnection, not {type(conn).__name__}")
-    return answer
-
-
-def _schema(schema: str | None) -> str:
-    if schema is not None:
-        return check_schema(schema)
-    try:
-        return check_schema(os.environ.get("SUPERVISOR_SCHEMA") or "supervisor")
-    except InvalidJob as error:
-        raise SettingsInvalid([f"SUPERVISOR_SCHEMA {error.reason}"]) from None

@@ -26,9 +26,9 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast, overload
 
-from supervisor.client import queue_schema
 from supervisor.db import results as waits
 from supervisor.db.enqueue import is_async
+from supervisor.db.statements import queue_schema
 from supervisor.errors import CannotWait
 from supervisor.keys import Enqueued, install_waiter
 

@@ -18,21 +18,20 @@ Elsewhere: what entries are (docs/cron.md); ticks (cron.py); the statements (db/
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
 
 from supervisor.cron import Timetable, check_missed, check_zone
-from supervisor.db import enqueue
-from supervisor.db import schedules as statements
-from supervisor.db.schedules import Schedule
-from supervisor.db.statements import check_schema
-from supervisor.errors import InvalidJob, InvalidSchedule, SettingsInvalid
+from supervisor.db.callers import ask
+from supervisor.db.schedules import Schedule, first, read_schedules
+from supervisor.db.statements import queue_schema
+from supervisor.errors import InvalidJob, InvalidSchedule
 from supervisor.payload import check_text
 
 if TYPE_CHECKING:
-    from supervisor.db.queues import AsyncConn, SyncConn
+    from supervisor.db.callers import Rows
+    from supervisor.db.enqueue import AsyncConn, SyncConn
 
 __all__ = [
     "Added",
@@ -114,10 +113,7 @@ def schedules(
     Raises:
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
-    where = _schema(schema)
-    if _is_async(conn):
-        return statements.listed_async(cast("AsyncConn", conn), where)
-    return statements.listed(cast("SyncConn", conn), where)
+    return ask(conn, "schedules", queue_schema(schema), None, read_schedules, wrong=InvalidSchedule)
 
 
 @overload
@@ -257,27 +253,7 @@ def _order(
     /,
     **parameters: object,
 ) -> T | Coroutine[Any, Any, T]:
-    where = _schema(schema)
-    if not _is_async(conn):
-        return read(statements.order(cast("SyncConn", conn), name, where, parameters))
+    def answer(found: Rows) -> T:
+        return read(first(found))
 
-    async def later() -> T:
-        return read(await statements.order_async(cast("AsyncConn", conn), name, where, parameters))
-
-    return later()
-
-
-def _is_async(conn: object) -> bool:
-    answer = enqueue.is_async(conn)
-    if answer is None:
-        raise InvalidSchedule("conn", f"must be a psycopg Connection or AsyncConnection, not {type(conn).__name__}")
-    return answer
-
-
-def _schema(schema: str | None) -> str:
-    if schema is not None:
-        return check_schema(schema)
-    try:
-        return check_schema(os.environ.get("SUPERVISOR_SCHEMA") or "supervisor")
-    except InvalidJob as error:
-        raise SettingsInvalid([f"SUPERVISOR_SCHEMA {error.reason}"]) from None
+    return ask(conn, name, queue_schema(schema), parameters, answer, wrong=InvalidSchedule, refused=InvalidSchedule)

@@ -2,7 +2,7 @@
 
     set_queue --> uncounted: nothing is claimed --> await_claims, running_of ..., count_queue --> claims go on
 
-Orders exist for sync and async connections, since they belong to callers; counting is the service's own.
+Orders belong to callers (callers.py); counting is the service's own.
 
 Always true: an order is one statement in the transaction that its connection is in; it waits for claims of
 its queue at most, never for a job. Nothing here is committed or rolled back.
@@ -14,20 +14,17 @@ who counts, and when (parent/queues.py, supervisor/queues.py).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, errors
+from psycopg import AsyncCursor, Cursor, errors
 from psycopg.rows import tuple_row
 
+from supervisor.db.callers import Rows, rows, rows_async, value
+from supervisor.db.enqueue import AsyncConn, SyncConn
 from supervisor.db.jobs import numbers
 from supervisor.db.statements import statement
-from supervisor.errors import SchemaMissing
-
-SyncConn: TypeAlias = Connection[Any]
-AsyncConn: TypeAlias = AsyncConnection[Any]
 
 _READ_AT_ONCE: Final = 100_000
-_MISSING: Final = (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedTable)
 
 
 class QueueSettings(NamedTuple):
@@ -56,40 +53,22 @@ def order(conn: SyncConn, name: str, schema: str, parameters: dict[str, object])
     Raises:
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
-    try:
-        with Cursor(conn, row_factory=tuple_row) as cur:
-            return _only(cur.execute(statement(name, schema), parameters, prepare=False).fetchone())
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
-
-
-async def order_async(conn: AsyncConn, name: str, schema: str, parameters: dict[str, object]) -> Any:
-    """As `order`."""
-    try:
-        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            return _only(await (await cur.execute(statement(name, schema), parameters, prepare=False)).fetchone())
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
+    return value(rows(conn, name, schema, parameters))
 
 
 def settings(conn: SyncConn, schema: str) -> list[QueueSettings]:
     """Every queue that has settings, by name."""
-    try:
-        with Cursor(conn, row_factory=tuple_row) as cur:
-            rows = cur.execute(statement("queue_settings", schema), prepare=False).fetchall()
-            return [QueueSettings(*row) for row in rows]
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
+    return read_settings(rows(conn, "queue_settings", schema))
 
 
 async def settings_async(conn: AsyncConn, schema: str) -> list[QueueSettings]:
     """As `settings`."""
-    try:
-        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            rows = await (await cur.execute(statement("queue_settings", schema), prepare=False)).fetchall()
-            return [QueueSettings(*row) for row in rows]
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
+    return read_settings(await rows_async(conn, "queue_settings", schema))
+
+
+def read_settings(found: Rows) -> list[QueueSettings]:
+    """The rows of queue_settings."""
+    return [QueueSettings(*row) for row in found]
 
 
 def names(conn: SyncConn, schema: str) -> list[str]:
@@ -152,16 +131,10 @@ class Counting:
 
     def _took(self, row: tuple[Any, ...] | None) -> bool | None:
         if self._next == "count_queue":
-            return bool(_only(row))
+            return bool(value([row] if row else []))
         if self._next == "running_of" and row is not None:
             self._ids += row[0]
             self._tokens += row[1]
             self._after = row[2], row[3], row[4]
         self._next = "count_queue" if self._next == "running_of" and self._after[0] is None else "running_of"
         return None
-
-
-def _only(row: tuple[Any, ...] | None) -> Any:
-    if row is None:
-        raise RuntimeError("the database's function answered with no row")
-    return row[0]

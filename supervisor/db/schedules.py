@@ -14,17 +14,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, errors
+from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
 
 from supervisor.cron import Due, Entry
-from supervisor.db.link import first_line
+from supervisor.db.callers import Rows, rows, rows_async
+from supervisor.db.enqueue import AsyncConn, SyncConn
 from supervisor.db.statements import statement
-from supervisor.errors import InvalidSchedule, SchemaMissing
-
-_MISSING: Final = (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedTable)
+from supervisor.errors import InvalidSchedule
 
 
 class Open(NamedTuple):
@@ -143,61 +142,35 @@ async def fire(conn: AsyncConnection, schema: str, entry: Open, due: Due) -> Fir
         return None if row is None else Fired(row[0], row[1])
 
 
-def listed(conn: Connection[Any], schema: str) -> list[Schedule]:
+def listed(conn: SyncConn, schema: str) -> list[Schedule]:
     """Every entry, retired ones last.
 
     Raises:
         SchemaMissing: the database is not migrated; its error aborted the transaction.
     """
-    try:
-        with Cursor(conn, row_factory=tuple_row) as cur:
-            return [Schedule(*row) for row in cur.execute(statement("schedules", schema), prepare=False).fetchall()]
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
+    return read_schedules(rows(conn, "schedules", schema))
 
 
-async def listed_async(conn: AsyncConnection[Any], schema: str) -> list[Schedule]:
+async def listed_async(conn: AsyncConn, schema: str) -> list[Schedule]:
     """As `listed`."""
-    try:
-        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            rows = await (await cur.execute(statement("schedules", schema), prepare=False)).fetchall()
-            return [Schedule(*row) for row in rows]
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
+    return read_schedules(await rows_async(conn, "schedules", schema))
 
 
-def order(conn: Connection[Any], name: str, schema: str, parameters: dict[str, object]) -> tuple[Any, ...]:
+def read_schedules(found: Rows) -> list[Schedule]:
+    """The rows of schedules."""
+    return [Schedule(*row) for row in found]
+
+
+def order(conn: SyncConn, name: str, schema: str, parameters: dict[str, object]) -> tuple[Any, ...]:
     """Send the order *name* (pause_schedule, ...); its row.
 
     Raises:
         InvalidSchedule: the database refused it; its error aborted the transaction.
         SchemaMissing: as `listed`.
     """
-    try:
-        with Cursor(conn, row_factory=tuple_row) as cur:
-            row = cur.execute(statement(name, schema), parameters, prepare=False).fetchone()
-    except errors.InvalidParameterValue as error:
-        raise _refused(error) from None
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
-    return row or ()
+    return first(rows(conn, name, schema, parameters, InvalidSchedule))
 
 
-async def order_async(
-    conn: AsyncConnection[Any], name: str, schema: str, parameters: dict[str, object]
-) -> tuple[Any, ...]:
-    """As `order`."""
-    try:
-        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            row = await (await cur.execute(statement(name, schema), parameters, prepare=False)).fetchone()
-    except errors.InvalidParameterValue as error:
-        raise _refused(error) from None
-    except _MISSING as error:
-        raise SchemaMissing(schema) from error
-    return row or ()
-
-
-def _refused(error: errors.InvalidParameterValue) -> InvalidSchedule:
-    """The function's own text names the field first."""
-    field, _, reason = first_line(error).partition(" ")
-    return InvalidSchedule(field.rstrip(":"), reason)
+def first(found: Rows) -> tuple[Any, ...]:
+    """The row that an order answers with."""
+    return found[0] if found else ()

@@ -10,6 +10,7 @@ Placeholders, and nothing else, are replaced: {schema} (quoted name), {schema_li
 Elsewhere: running migrations (migrate.py); a typed function per statement (jobs.py, tend.py).
 """
 
+import os
 import re
 from functools import cache
 from importlib.resources import files
@@ -17,7 +18,9 @@ from typing import Final
 
 from psycopg import sql
 
-from supervisor.errors import InvalidJob
+from supervisor.errors import InvalidJob, SettingsInvalid
+
+DEFAULT_SCHEMA: Final = "supervisor"
 
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,47}")
 
@@ -31,6 +34,16 @@ def check_schema(schema: str) -> str:
             "(set SUPERVISOR_SCHEMA)",
         )
     return schema
+
+
+def queue_schema(schema: str | None) -> str:
+    """*schema*, checked; when not given, SUPERVISOR_SCHEMA or the usual one."""
+    if schema is not None:
+        return check_schema(schema)
+    try:
+        return check_schema(os.environ.get("SUPERVISOR_SCHEMA") or DEFAULT_SCHEMA)
+    except InvalidJob as error:
+        raise SettingsInvalid([f"SUPERVISOR_SCHEMA {error.reason}"]) from None
 
 
 def channel(schema: str) -> str:

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 from supervisor.backoff import Backoff
-from supervisor.client import queue_schema
 from supervisor.db import trial
 from supervisor.db.enqueue import is_async
+from supervisor.db.statements import queue_schema
 from supervisor.keys import MAX_DELAY_S, check_int, check_seconds
 from supervisor.outcome import Outcome
 from supervisor.payload import check_name

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from pydantic_core import to_jsonable_python
 
-from supervisor.client import queue_schema
 from supervisor.db import trial
+from supervisor.db.statements import queue_schema
 from supervisor.handler import Handler
 from supervisor.testing.lines import line_of
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor.client import queue_schema
 from supervisor.db.embedded import EmbeddedPostgres
 from supervisor.db.scratch import Scratch, careless, forget_jobs, rolled_back
+from supervisor.db.statements import queue_schema
 
 if TYPE_CHECKING:
     from supervisor.db.enqueue import SyncConn

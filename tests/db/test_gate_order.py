@@ -83,9 +83,9 @@ class Orders(RuleBasedStateMachine):
 
     @invariant()
     def one_has_a_key_and_it_was_the_first_that_waited(self) -> None:
-        holders = dict(self.db.rows(HOLDERS))
+        holders: dict[str, list[int]] = dict(self.db.rows(HOLDERS))
         assert all(len(jobs) == 1 for jobs in holders.values()), holders
-        has: dict[str, int] = {key: jobs[0] for key, jobs in holders.items()}
+        has = {key: jobs[0] for key, jobs in holders.items()}
         for key, job in has.items():
             before = {id for other, id in self.waited if other == key and id < job}
             if self.has.get(key) != job:
