@@ -18,7 +18,7 @@ from typing import Any, Final
 from bench.chart import draw
 from bench.report import Bench, Report, Say, Shown, Table, as_dict
 
-HELP: Final = "all benches one after the other (about 20 minutes), and docs/benchmarks.md made of them"
+HELP: Final = "all benches one after the other (about 35 minutes), and docs/benchmarks.md made of them"
 _HERE: Final = Path(__file__).resolve().parent
 
 
