@@ -39,15 +39,16 @@ def test_a_run_that_lost_its_lease_is_told_to_stop_and_changes_nothing(db: Datab
     settings = {"handlers": MODULES, "processes": 1, "concurrency": 1, "prefetch": 0, "lease_s": 2, "retry_base_s": 0.1}
     first = service(**settings, name="pod-0")
     conn = db.connect()
-    job = enqueue(conn, kind, {"seconds": 9}).id
+    job = enqueue(conn, kind, {"seconds": 20}).id
     db.wait_for("select count(*) from effects where note = 'start'", 1, 10)
     pids = freeze(first)
+    db.execute("update supervisor.job set payload = '{\"seconds\": 3}'")  # for B
     second = service(**{**settings, "lease_s": KEPT}, name="pod-0")  # the same name: identity is not the name
     second.wait_event("lease.reaped", 10)
     db.wait_for("select count(*) from effects where note = 'start'", 2, 10)
     thaw(pids)
 
-    db.wait_for("select count(*) from effects where note = 'stopped'", 1, 8)  # it would be done after 9 s
+    db.wait_for("select count(*) from effects where note = 'stopped'", 1, 8)  # it would be done after 20 s
     wait_until(lambda: first.metric("supervisor_leases_lost_total") == 1, 10, "A counts one lost lease")
     db.wait_for("select status from supervisor.jobs where id = %s", "done", 20, [job])
     after = db.rows("select attempts, crashes, claims, locked_by from supervisor.jobs where id = %s", [job])
