@@ -83,14 +83,17 @@ def _own_version(peer: Peer) -> str:
 
 
 def _python(peer: Peer, home: Path) -> None:
-    # The same Python as the service's wherever it will do: interpreters are not what is compared.
-    for candidate in _pythons():
-        if _version_of(candidate) >= peer.least:
-            break
-    else:
-        raise PeerMissing(f"{peer.name} needs Python {'.'.join(map(str, peer.least))}, and none is on the path")
-    _run([candidate, "-m", "venv", str(home)], ROOT)
+    if (found := python_for(peer.least)) is None:
+        raise PeerMissing(
+            f"{peer.name} needs Python {'.'.join(map(str, peer.least))}, and none is on the path or in pyenv"
+        )
+    _run([found, "-m", "venv", str(home)], ROOT)
     _run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", *peer.packages], home)
+
+
+def python_for(least: tuple[int, int]) -> str | None:
+    """A Python that is new enough: this one wherever it will do, since interpreters are not what is compared."""
+    return next((one for one in _pythons() if _version_of(one) >= least), None)
 
 
 def _pythons() -> Iterator[str]:
