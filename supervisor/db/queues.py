@@ -29,7 +29,8 @@ _READ_AT_ONCE: Final = 100_000
 
 class QueueSettings(NamedTuple):
     """How a queue is set. `running`: places taken; None where there is no limit. While a limit is not
-    `counted` yet, nothing is claimed. At most `rate_limit` jobs start in any `rate_period_s` seconds."""
+    `counted` yet, nothing is claimed. At most `rate_limit` jobs start in any `rate_period_s` seconds. `rate_free`: how
+    many may start now by its rate; None where there is none."""
 
     name: str
     paused_at: datetime | None
@@ -40,6 +41,8 @@ class QueueSettings(NamedTuple):
     running: int | None
     rate_limit: int | None = None
     rate_period_s: float | None = None
+    paused_s: float | None = None
+    rate_free: int | None = None
 
     @property
     def paused(self) -> bool:

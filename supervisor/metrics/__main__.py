@@ -19,9 +19,9 @@ asks neither the database nor the workers.
   counted even if it was killed at that moment.
 * **Several services on one database**: counters and the gauges of processes are each service's own: `sum` them. The
   gauges of the database are the same from each: `max by (queue, status) (supervisor_queue_jobs)`.
-* **Nothing stale.** Gauges of the database are read every `SUPERVISOR_WATCH_EVERY_S` (of tables: six times that). When
-  it does not answer they are left off the page after three intervals, and `supervisor_refresh_age_seconds` goes on
-  growing.
+* **Nothing stale.** Gauges of the database are read every `SUPERVISOR_WATCH_EVERY_S` (of tables and gates: six times
+  that). When it does not answer they are left off the page after three intervals, and `supervisor_refresh_age_seconds`
+  goes on growing.
 * **The table `tally`** keeps ended runs by minute, queue and event (done, failed, dead, crashed, cancelled, snoozed,
   released) for a week: throughput without a Prometheus. Services add what they counted at the same interval, each run
   once; while the database is away they keep it. A service that is killed takes its last interval with it.

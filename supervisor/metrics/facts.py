@@ -40,8 +40,8 @@ _OF_SERVICE: Final = (
 _OF_DATABASE: Final = (
     (
         "queue_jobs",
-        "Jobs by queue and status: due (to be run now), scheduled (later), running, dead. Counted up to "
-        "supervisor_queue_jobs_limit per priority and status; a value at the limit means so many or more. "
+        "Jobs by queue and status: due (to be run now), scheduled (later), waiting (at a gate), running, dead. Counted "
+        "up to supervisor_queue_jobs_limit per priority and status; a value at the limit means so many or more. "
         "Queues that neither handlers nor settings name are added up as other.",
         ("queue", "status"),
     ),
@@ -51,10 +51,42 @@ _OF_DATABASE: Final = (
         ("queue", "status"),
     ),
     ("queue_paused", "1 while the queue is paused: nothing is claimed from it.", ("queue",)),
+    ("queue_paused_seconds", "For how long the queue has been paused; 0 while it is not.", ("queue",)),
     (
         "queue_running_limit",
         "The most jobs of a queue that run in the whole cluster; none without a limit.",
         ("queue",),
+    ),
+    (
+        "queue_rate_limit",
+        "The most jobs of a queue that start in a second, over its period; none without a rate.",
+        ("queue",),
+    ),
+    (
+        "queue_held_jobs",
+        "Due jobs of a queue that has settings which at this moment let none of them start, by which: paused, "
+        "max_running (as many run as may, or what runs is not counted yet), rate (the next start is not yet due).",
+        ("queue", "reason"),
+    ),
+    (
+        "gate_jobs",
+        "Jobs that wait at a gate: parents (jobs that they come after), order (their turn in an ordering key), "
+        "concurrency (room in a concurrency key), rate (their time in a rate key). The first 10,000 of each are "
+        "counted; left off the page while counting takes longer than a second.",
+        ("gate",),
+    ),
+    (
+        "gate_oldest_seconds",
+        "For how long the first of these jobs has been due: it would have run then, but for its gate. 0 without one.",
+        ("gate",),
+    ),
+    (
+        "gate_late_seconds",
+        "For how long a supervisor should have looked at a gate, to let in whoever may go. 0: none is overdue.",
+    ),
+    (
+        "schedules_late",
+        "Cron entries that should have been fired for more than a minute.",
     ),
     (
         "schedules",

@@ -7,17 +7,19 @@ Elsewhere: the figures (db/health.py); the gauges and what they mean (metrics/fa
 (outbox/figures.py).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from supervisor.db.gates import Gates
 from supervisor.db.health import Depths, Holder, HolderKind, TableHealth
 from supervisor.db.queues import QueueSettings
 from supervisor.db.schedules import Schedule
 from supervisor.metrics import OTHER, bounded_label, known_labels
 from supervisor.metrics.facts import Values
 
-_STATUSES: Final = ("due", "scheduled", "running", "dead")
+_STATUSES: Final = ("due", "scheduled", "waiting", "running", "dead")
 _OWNERS: Final = ("supervisor", "session", "standby", "prepared")
+_LATE_S: Final = 60.0
 _MOST_INDEXES: Final = 50  # ours are ten; users may add some
 
 
@@ -37,9 +39,10 @@ def of_queues(depths: Depths) -> Values:
                 jobs[queue, status] = jobs.get((queue, status), 0.0) + count
         for status, age in (("due", depth.oldest_due_s), ("running", depth.oldest_running_s)):
             oldest[queue, status] = max(oldest.get((queue, status), 0.0), age or 0.0)
-    if any(depth.running is None for depth in depths.queues):  # counting took too long
-        jobs = {key: value for key, value in jobs.items() if key[1] != "running"}
-        oldest = {key: value for key, value in oldest.items() if key[1] != "running"}
+    for status in ("waiting", "running"):
+        if any(getattr(depth, status) is None for depth in depths.queues):  # counting took too long
+            jobs = {key: value for key, value in jobs.items() if key[1] != status}
+            oldest = {key: value for key, value in oldest.items() if key[1] != status}
     return {
         "queue_jobs": jobs,
         "queue_oldest_seconds": oldest,
@@ -51,23 +54,60 @@ def of_queues(depths: Depths) -> Values:
 def of_schedules(entries: Iterable[Schedule]) -> Values:
     """The gauges of cron entries."""
     states: dict[tuple[str, ...], float] = {(state,): 0.0 for state in ("open", "paused", "broken", "retired")}
-    late = 0.0
+    latest, late = 0.0, 0
     for one in entries:
         states[one.state,] += 1
-        late = max(late, one.overdue_s)
-    return {"schedules": states, "schedule_overdue_seconds": {(): late}}
+        latest = max(latest, one.overdue_s)
+        late += one.overdue_s > _LATE_S
+    return {"schedules": states, "schedule_overdue_seconds": {(): latest}, "schedules_late": {(): late}}
 
 
-def of_settings(settings: Iterable[QueueSettings]) -> Values:
-    """The gauges of what operators have set: one paused queue among the others pauses "other"."""
+def of_settings(settings: Iterable[QueueSettings], depths: Depths) -> Values:
+    """The gauges of what operators have set, and what that holds back. Of the other queues one pauses "other"."""
     paused: dict[tuple[str, ...], float] = {(queue,): 0.0 for queue in known_labels("queue")}
+    since = dict(paused)
     limits: dict[tuple[str, ...], float] = {}
+    rates: dict[tuple[str, ...], float] = {}
+    held: dict[tuple[str, ...], float] = {}
+    due = {depth.queue: depth.due for depth in depths.queues}
     for one in settings:
         queue = bounded_label("queue", one.name)
         paused[queue,] = max(paused.get((queue,), 0.0), float(one.paused))
+        since[queue,] = max(since.get((queue,), 0.0), one.paused_s or 0.0)
         if one.max_running is not None and queue != OTHER:
             limits[queue,] = one.max_running
-    return {"queue_paused": paused, "queue_running_limit": limits}
+        if one.rate_limit is not None and one.rate_period_s and queue != OTHER:
+            rates[queue,] = one.rate_limit / one.rate_period_s
+        for reason, holds in _held(one):
+            held[queue, reason] = held.get((queue, reason), 0.0) + (due.get(one.name, 0) if holds else 0)
+    return {
+        "queue_paused": paused,
+        "queue_paused_seconds": since,
+        "queue_running_limit": limits,
+        "queue_rate_limit": rates,
+        "queue_held_jobs": held,
+    }
+
+
+def _held(queue: QueueSettings) -> Iterator[tuple[str, bool]]:
+    """What is set of a queue, and whether it lets none start."""
+    if queue.paused:
+        yield "paused", True
+    if queue.max_running is not None:
+        yield "max_running", not queue.counted or (queue.running or 0) >= queue.max_running
+    if queue.rate_limit is not None:
+        yield "rate", queue.rate_free == 0
+
+
+def of_gates(gates: Gates | None) -> Values:
+    """The gauges of what waits at gates; none where counting took too long."""
+    if gates is None:
+        return {}
+    return {
+        "gate_jobs": {(name,): gate.jobs for name, gate in gates.by_gate.items()},
+        "gate_oldest_seconds": {(name,): gate.oldest_s for name, gate in gates.by_gate.items()},
+        "gate_late_seconds": {(): gates.late_s},
+    }
 
 
 def of_tables(health: TableHealth) -> Values:

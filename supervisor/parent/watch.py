@@ -1,7 +1,7 @@
 """Reads the figures of the queues and their tables for /metrics, and writes the tally: on a timer.
 
     every SUPERVISOR_WATCH_EVERY_S        depths and ages of the queues; the tally
-    six times less often                  sizes, dead rows, bloat, snapshots, slots
+    six times less often                  sizes, dead rows, bloat, snapshots, slots; what waits at gates
 
 At rest (rest.py) 2.5 times less often. A scrape never comes here. Figures are shown for three intervals; when
 the database does not answer they are left off the page, and the age of the last refresh goes on growing.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from supervisor.db import events, health, queues, schedules
+from supervisor.db import events, gates, health, queues, schedules
 from supervisor.db.link import DatabaseError, first_line
 from supervisor.db.links import Caller
 from supervisor.errors import DatabaseUnavailable
@@ -25,7 +25,7 @@ from supervisor.log import Repeats, get_logger
 from supervisor.metrics import Facts
 from supervisor.metrics.facts import Values
 from supervisor.outbox.figures import of_outbox
-from supervisor.parent.gauges import of_queues, of_schedules, of_settings, of_tables
+from supervisor.parent.gauges import of_gates, of_queues, of_schedules, of_settings, of_tables
 from supervisor.parent.guard import Guard
 from supervisor.parent.rest import Rest
 from supervisor.parent.tally import Tally
@@ -98,12 +98,13 @@ class Watch:
         settings = await self._link.call(lambda conn: queues.settings_async(conn, self._schema))
         outbox = await self._link.call(lambda conn: events.state_async(conn, self._schema))
         entries = await self._link.call(lambda conn: schedules.listed_async(conn, self._schema))
-        values = {**of_queues(found), **of_settings(settings), **of_outbox(outbox), **of_schedules(entries)}
+        values = {**of_queues(found), **of_settings(settings, found), **of_outbox(outbox), **of_schedules(entries)}
         self._put("queues", values, self._every)
 
     async def _tables(self) -> None:
         found = await self._link.call(lambda conn: health.table_health(conn, self._schema))
-        self._put("tables", of_tables(found), self._every * _TABLES_EVERY)
+        waiting = await self._link.call(lambda conn: gates.waiting_async(conn, self._schema))
+        self._put("tables", {**of_tables(found), **of_gates(waiting)}, self._every * _TABLES_EVERY)
         self._tables_due = self._now() + self._every * (_TABLES_EVERY - 0.5)
         oldest = found.oldest
         if oldest is not None and (oldest.age_s or 0.0) > _OLD_S:

@@ -74,6 +74,8 @@ class Trouble(threading.Thread):
         enqueue(conn, "t.sleep", {"seconds": 3})
         enqueue(conn, "t.noop", in_=3600)
         enqueue(conn, "t.nobody_knows")
+        enqueue(conn, "t.noop", ordering_key="account:1")
+        enqueue(conn, "t.sleep", {"seconds": 2}, concurrency_key="tenant:1", concurrency_limit=1)
         publish(conn, TOPIC, {}, key=f"k{turn}")
         if turn % 4 == 0:
             publish(conn, "no.stream.takes.this", {})  # refused, and parked
@@ -114,7 +116,7 @@ def test_every_expression_of_rules_and_dashboard_finds_something(db: Database, s
         handlers=f"{MODULES},tests.support.cron_handlers", processes=2, concurrency=4, prefetch=8, retry_base_s=0.1,
         restart_budget=1000, env={"CRON_ENTRIES": '{"o.tick": [{"cron": "* * * * * *"}]}'},
     )  # fmt: skip
-    db.execute("select supervisor.set_queue('orders', 50)")
+    db.execute("select supervisor.set_queue('orders', 50, 1000)")
     trouble = Trouble(db, one)
     trouble.start()
     with Prometheus(one.health_port, RULES) as prometheus:

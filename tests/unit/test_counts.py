@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.samples import Sample
 
+from supervisor.db.gates import Gate, Gates
 from supervisor.db.health import Depth, Depths, Holder, HolderKind, TableHealth
 from supervisor.db.jobs import Settlement
 from supervisor.db.queues import QueueSettings
@@ -14,7 +15,7 @@ from supervisor.metrics import BatchedCounter, BatchedHistogram, Facts, register
 from supervisor.metrics.facts import FACTS
 from supervisor.outcome import Outcome
 from supervisor.parent.deaths import death_word
-from supervisor.parent.gauges import of_queues, of_settings, of_tables
+from supervisor.parent.gauges import of_gates, of_queues, of_settings, of_tables
 from supervisor.parent.recover import uncounted
 from supervisor.wire.board import Board, Entry, Phase
 
@@ -158,13 +159,32 @@ def test_what_took_too_long_to_count_is_missing_and_not_zero() -> None:
 
 def test_a_paused_queue_is_told_and_a_limit_shown() -> None:
     settings = [
-        QueueSettings("mail", datetime.now(UTC), "me", None, None, False, None),
-        QueueSettings("default", None, None, 7, datetime.now(UTC), True, 3),
-        QueueSettings("x1", None, None, 9, datetime.now(UTC), True, 3),
+        QueueSettings("mail", datetime.now(UTC), "me", None, None, False, None, paused_s=70.0),
+        QueueSettings("default", None, None, 7, datetime.now(UTC), True, 3, 120, 60.0, rate_free=0),
+        QueueSettings("x1", None, None, 9, datetime.now(UTC), True, 9),
+        QueueSettings("x2", None, None, 9, datetime.now(UTC), False, 0, 5, 1.0, rate_free=2),
     ]
-    found = of_settings(settings)
+    found = of_settings(
+        settings, Depths((Depth("mail", due=3), Depth("default", due=8), Depth("x1", due=5), Depth("x2", due=7)))
+    )
     assert found["queue_paused"] == {("mail",): 1.0, ("default",): 0.0, ("other",): 0.0}
+    assert found["queue_paused_seconds"] == {("mail",): 70.0, ("default",): 0.0, ("other",): 0.0}
     assert found["queue_running_limit"] == {("default",): 7}
+    assert found["queue_rate_limit"] == {("default",): 2.0}
+    assert found["queue_held_jobs"] == {
+        ("mail", "paused"): 3, ("default", "max_running"): 0, ("default", "rate"): 8,
+        ("other", "max_running"): 5 + 7, ("other", "rate"): 0,
+    }  # fmt: skip
+
+
+def test_of_gates_nothing_is_told_while_counting_takes_too_long() -> None:
+    assert of_gates(None) == {}
+    found = of_gates(Gates({"order": Gate(3, 7.5), "rate": Gate(0, 0.0)}, 1.5))
+    assert found == {
+        "gate_jobs": {("order",): 3, ("rate",): 0},
+        "gate_oldest_seconds": {("order",): 7.5, ("rate",): 0.0},
+        "gate_late_seconds": {(): 1.5},
+    }
 
 
 def health(*holders: Holder) -> TableHealth:
