@@ -102,6 +102,32 @@ class PresenceFacts(NamedTuple):
     late_sessions: int
 
 
+class QueueFacts(NamedTuple):
+    """A queue that is paused, or whose limit is not counted yet: for how many seconds; None: it is not."""
+
+    name: str
+    paused_by: str | None
+    paused_s: float | None
+    max_running: int | None
+    uncounted_s: float | None
+
+
+class HeldKey(NamedTuple):
+    """An ordering key that a dead job holds, and how many wait behind it."""
+
+    job_id: int
+    key: str
+    behind: int
+
+
+class DeadParent(NamedTuple):
+    """A job that waits for one that is dead or cancelled."""
+
+    parent: int
+    status: str
+    child: int
+
+
 class Skew(NamedTuple):
     """The server's clock minus this host's, in seconds, true to within *bound_s*."""
 
@@ -198,6 +224,26 @@ class Asker:
         """Kinds that wait, of a sample: kind, how many, how many were put back as unknown."""
         rows = await self._rows("doctor_kinds", plans=True, limit=await self._per_lane(limit))
         return [(row[0], row[1], row[2]) for row in rows]
+
+    async def queues(self) -> list[QueueFacts]:
+        """Queues that are paused or not counted."""
+        return [QueueFacts(*row) for row in await self._rows("doctor_queues")]
+
+    async def held_keys(self, *, limit: int) -> list[HeldKey]:
+        """Ordering keys that dead jobs hold, those with most behind them first; of *limit* keys in use."""
+        rows = await self._rows("doctor_keys", plans=True, limit=limit, some=_LEAST_SAMPLE * 50)
+        return [HeldKey(*row) for row in rows]
+
+    async def dead_parents(self, *, limit: int) -> list[DeadParent]:
+        """Jobs that wait for dead ones to be retried; of *limit* links."""
+        return [DeadParent(*row) for row in await self._rows("doctor_parents", plans=True, limit=limit)]
+
+    async def odd_gates(self, *, limit: int) -> dict[str, list[int]]:
+        """Ids of jobs whose keys have outlived them (gone), and of those that nobody will let in (stuck)."""
+        found: dict[str, list[int]] = {"gone": [], "stuck": []}
+        for what, job_id in await self._rows("doctor_gated", plans=True, limit=await self._per_lane(limit)):
+            found[what].append(job_id)
+        return found
 
     async def ids(self) -> list[tuple[str, float | None, str, bool]]:
         """Each sequence: name, share given out, type, whether it begins anew."""

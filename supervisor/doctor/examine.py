@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from supervisor.db.examine import Asker
 from supervisor.db.jobs import Connection
 from supervisor.db.link import DatabaseError, answered, first_line
-from supervisor.doctor.checks import jobs, local, outbox, path, schedules, server, tables, vacuum
+from supervisor.doctor.checks import gates, jobs, local, outbox, path, schedules, server, tables, vacuum
 from supervisor.doctor.look import CGROUP, Limits, Look
 from supervisor.doctor.report import Finding, Level, Report, Verdict, note, problem, warning
 from supervisor.dsn import mask
@@ -63,6 +63,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("presence", Needs.SCHEMA, jobs.presence),
     Check("leases", Needs.SCHEMA, jobs.leases),
     Check("kinds", Needs.SCHEMA, jobs.kinds),
+    Check("queues", Needs.SCHEMA, gates.queues),
+    Check("keys", Needs.SCHEMA, gates.keys),
+    Check("parents", Needs.SCHEMA, gates.parents),
+    Check("gates", Needs.SCHEMA, gates.odd),
     Check("schedules", Needs.SCHEMA, schedules.schedules),
     Check("outbox", Needs.SCHEMA, outbox.outbox),
 )

@@ -24,9 +24,11 @@ class Limits:
         patience_s: for one statement. check_s: for one check; a server that is silent for longer is given up.
         long_s, very_long_s: a transaction that holds back vacuum is a warning, a problem.
         late_s: how long after its time something should have been cleared away by a supervisor.
+        paused_s: for how long a queue may be paused before it is a warning.
         waited_s: a due job that waits for longer while nobody runs jobs is a problem.
-        sample: the most rows looked at per lane. dead_rows, dead_share: dead rows of a table that has not been vacuumed
-            for vacuum_s. bloat_bytes, bloat_share: of an index. slot_bytes: of log that a slot keeps.
+        sample: the most rows looked at per lane. gates: of jobs with gates, and of links to parents.
+        dead_rows, dead_share: dead rows of a table that has not been vacuumed for vacuum_s.
+        bloat_bytes, bloat_share: of an index. slot_bytes: of log that a slot keeps.
         skew_s: between this host's clock and the server's.
     """
 
@@ -36,7 +38,9 @@ class Limits:
     very_long_s: float = 3600.0
     late_s: float = 300.0
     waited_s: float = 60.0
+    paused_s: float = 3 * 86_400.0
     sample: int = 1000
+    gates: int = 10_000
     dead_rows: int = 50_000
     dead_share: float = 0.5
     vacuum_s: float = 900.0
