@@ -58,7 +58,7 @@ class JobGate(NamedTuple):
     behind: int | None
     taken: int | None
     holders: list[int]
-    parents: list[tuple[int, str, str]] | None
+    parents: list[list[Any]] | None
     parents_all: int | None
     children: list[int]
 
