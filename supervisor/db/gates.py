@@ -66,7 +66,7 @@ class JobGate(NamedTuple):
     def words(self) -> str | None:
         """What it waits for, in words; None: it waits at no gate."""
         if self.gate == "parents":
-            [(first, status, _), *more] = self.parents or [(0, "", "")]
+            [(first, status, _), *more] = self.parents or [[0, "", ""]]
             if not first:
                 return "jobs that it comes after: a supervisor is about to let it go on"
             others = f" and {_count((self.parents_all or 1) - 1)} more" if more else ""
