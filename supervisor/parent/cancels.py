@@ -36,7 +36,7 @@ class Cancels:
 
     Args:
         workers: those whose processes exist.
-        listening: whether notifications arrive.
+        listening: whether notifications arrive; `look_now` is called when that changes.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Cancels:
                 self._tell(child, job_id, token, kill_s)
 
     def look_now(self) -> None:
-        """Notifications may have been missed until now."""
+        """Notifications may have been missed until now, or may be from now on."""
         self._ask.set()
 
     async def run(self) -> None:
@@ -81,11 +81,12 @@ class Cancels:
     async def look(self) -> None:
         """Ask for what was missed: after each reconnect, and while no notifications arrive, until cancelled."""
         while True:
-            every = self._settings.poll_without_listen_s if not self._listening() else float("inf")
-            await wait_at_most(self._ask, min(every, self._settings.poll_every_s))
-            if self._ask.is_set() or not self._listening():
-                self._ask.clear()
-                await self._guard.run(self._look, "cancels")
+            if self._listening():
+                await self._ask.wait()
+            else:
+                await wait_at_most(self._ask, self._settings.poll_without_listen_s)
+            self._ask.clear()
+            await self._guard.run(self._look, "cancels")
 
     async def _look(self) -> None:
         runs = {

@@ -178,7 +178,7 @@ class Parent:
             health=self._health,
             on_notice=self._notice,
             on_listening=self._heard_again,
-            on_lost=self._rest.work,
+            on_lost=self._heard_no_more,
         )
         self._looker = Looker(
             self._links,
@@ -484,6 +484,10 @@ class Parent:
         self._rest.work()
         self._floods.heard()
         self._waker.notice(payload)
+
+    def _heard_no_more(self) -> None:
+        self._rest.work()
+        self._cancels.look_now()
 
     def _heard_again(self) -> None:
         self._cancels.look_now()
