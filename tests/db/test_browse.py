@@ -1,9 +1,11 @@
 """Lists of jobs show what jobs wait for, and the times that they were asked for."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from supervisor.db import browse
 from supervisor.db.operate import Filter
+from supervisor.db.statements import statement
 from tests.support.database import Database
 
 
@@ -36,3 +38,18 @@ def test_a_job_at_a_gate_is_listed_with_its_gate_and_its_own_time_in_both_direct
             assert rows[job_id].run_at < datetime.now(UTC) + timedelta(minutes=1)
         assert rows[later].run_at < datetime.now(UTC) + timedelta(hours=2)
     assert listed(db, scheduled=True).keys() == {later}
+
+
+def test_the_page_before_is_asked_for_as_the_page_after_is() -> None:
+    """Two statements, since one for both directions would have no plan that stops early; one cannot change alone."""
+    down, up = (statement(name, "supervisor").decode() for name in ("list_jobs", "list_jobs_up"))
+    for here, there in (
+        (r"(\w)\.id <= coalesce\(%\(before\)s::bigint - 1, 9223372036854775807\)", r"\1.id > %(after)s::bigint"),
+        (r"order by (\w+)\.id desc", r"order by \1.id"),
+        (r"min\(id\)", "max(id)"),
+        (r"select greatest\(", "select least("),
+        (r"all_of\.id >= coalesce\(edge\.id, 0\)", "all_of.id <= coalesce(edge.id, 9223372036854775807)"),
+    ):
+        down, count = re.subn(here, there, down)
+        assert count, here
+    assert down.split() == up.split()
