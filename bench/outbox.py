@@ -103,6 +103,7 @@ def _relay(url: str, broker: str, options: argparse.Namespace) -> float:
             "SUPERVISOR_DATABASE_URL": url,
             "SUPERVISOR_OUTBOX_URL": broker,
             "SUPERVISOR_OUTBOX_BATCH": str(options.batch),
+            "SUPERVISOR_HEALTH_PORT": "off",
         }
         said = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         relay = subprocess.Popen(

@@ -12,6 +12,7 @@ Elsewhere: what JSON and names may be (payload.py); sending it (publisher.py); w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from supervisor.payload import EMPTY, JsonText, check_json, check_key, check_nam
 
 MAX_TOPIC_BYTES: Final = 255
 """What every broker can take; each has rules of its own besides."""
+HEADER_NAME: Final = re.compile(r"(?!(?i:ce-)\Z)[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}")
+"""What every broker takes as a header's name, with a prefix of ours: HTTP's token. An attribute's name is not empty."""
+HEADER_NAME_RULE: Final = "1 to 100 letters, digits and !#$%&'*+-.^_`|~"
 
 
 class Published(NamedTuple):
@@ -111,8 +115,8 @@ def _payload_json(payload: Mapping[str, Any] | str | None) -> JsonText:
 def _check_header(name: str, value: object) -> None:
     """Brokers send headers as lines of text or as short fields: no line breaks, and values of one piece."""
     place = f"headers.{name}"
-    if not name or not name.isascii() or any(not 33 <= ord(char) <= 126 or char == ":" for char in name):
-        raise InvalidEvent(place, "has a name that is not 1 or more visible ASCII characters without ':'")
+    if not HEADER_NAME.fullmatch(name):
+        raise InvalidEvent(place, f"has a name that is not {HEADER_NAME_RULE}")
     if name.lower() in ("ce-id", "ce-specversion"):
         raise InvalidEvent(place, "is set by the relay: give event_id instead")
     if not isinstance(value, str | int | float | bool):

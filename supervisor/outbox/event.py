@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from supervisor.newevent import HEADER_NAME, HEADER_NAME_RULE
+from supervisor.payload import MAX_HEADERS_BYTES
+
 CONTENT_TYPE: Final = "application/json"
 _OURS: Final = "ce-"
 
@@ -40,7 +43,11 @@ class Event:
     attempts: int
 
     def attributes(self, source: str) -> dict[str, str]:
-        """The attributes of CloudEvents, by their names; those among the publisher's headers go first."""
+        """The attributes of CloudEvents, by their names; those among the publisher's headers go first.
+
+        Raises:
+            EventRefused: a header that some broker does not take, or all of them too long.
+        """
         made = {
             "specversion": "1.0",
             "id": self.event_id,
@@ -50,7 +57,7 @@ class Event:
             "datacontenttype": CONTENT_TYPE,
         }
         if self.key is not None:
-            made["partitionkey"] = self.key
+            made["partitionkey"] = _text(self.key)
         if self.headers_json != "{}":
             for name, value in self._given():
                 if name.lower().startswith(_OURS):
@@ -59,14 +66,22 @@ class Event:
         return made
 
     def extras(self) -> dict[str, str]:
-        """The publisher's other headers, trace context among them."""
+        """The publisher's other headers, trace context among them. Raises as `attributes`."""
         if self.headers_json == "{}":
             return {}
         return {name: value for name, value in self._given() if not name.lower().startswith(_OURS)}
 
     def _given(self) -> list[tuple[str, str]]:
+        """Name and text of each. What plain SQL wrote was checked by nobody, and a broker may hang up over it."""
         found: dict[str, object] = json.loads(self.headers_json)
-        return [(name, _text(value)) for name, value in found.items()]
+        given = [(name, _text(value)) for name, value in found.items()]
+        for name, _ in given:
+            if not HEADER_NAME.fullmatch(name):
+                raise EventRefused(f"a header's name is not {HEADER_NAME_RULE}: {name[:100]!r}")
+        size = sum(len(name) + len(text.encode()) for name, text in given)
+        if size > MAX_HEADERS_BYTES:
+            raise EventRefused(f"its headers have {size} bytes, more than {MAX_HEADERS_BYTES}")
+        return given
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,9 @@
 """What holds with every broker: JetStream, RabbitMQ and a server of Kafka's protocol."""
 
+import json
 import signal
 from collections.abc import Callable
+from typing import Any
 
 from supervisor import NewEvent, publish, publish_many
 from tests.support.arrivals import ground
@@ -84,3 +86,39 @@ async def test_what_the_broker_refuses_is_parked_and_nothing_else_waits(
     if isinstance(broker, Rabbit):
         assert errors[1].endswith(f"the server's max_message_size is {broker.max_message_size}"), errors
     assert {one.payload["n"] for one in await place.arrived()} == set(range(100))
+
+
+async def test_what_a_broker_would_hang_up_over_holds_up_nothing(
+    db: Database, broker: Broker, name: str, role: Starter
+) -> None:
+    """Written past publish(), which refuses it. The events behind it arrive, and odd texts do where they can."""
+    place = ground(broker, name)
+    await place.open()
+    conn = db.connect()
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"a\r\nb": "x"}, "a header's name is not 1 to 100 letters, digits"),
+        ({"a(b)": "x"}, "a header's name is not"),
+        ({"": "x"}, "a header's name is not"),
+        ({"ce-": "x"}, "a header's name is not"),
+        ({"n" * 101: "x"}, "a header's name is not"),
+        ({f"h{n}": "x" * 1000 for n in range(300)}, "its headers have 301090 bytes, more than 65536"),
+    ]
+    odd: list[dict[str, Any]] = [
+        {"v": {"a": [1, 2]}}, {"v": "a\r\nb: c"}, {"ce-type": "ü" * 200}, {"ce-id": "mine"}, {"ce-time": "never"},
+        {f"h{n}": "x" * 1000 for n in range(64)},
+    ]  # fmt: skip
+    for headers in (*(headers for headers, _ in bad), *odd):
+        conn.execute(
+            "insert into supervisor.outbox (topic, payload, headers) values (%s, %s, %s)",
+            [place.topic, json.dumps({"n": odd.index(headers) if headers in odd else -1}), json.dumps(headers)],
+        )
+    conn.execute(
+        "insert into supervisor.outbox (topic, payload, key) values (%s, %s, %s)", [place.topic, '{"n": 99}', "a\nb"]
+    )
+    role("relay", outbox_url=place.url, outbox_max_attempts=1)
+    db.wait_for("select count(*)::int from supervisor.outbox", 0, 30)
+    errors = [row[0] for row in db.rows("select last_error from supervisor.outbox_parked order by id")]
+    assert len(errors) == len(bad), errors
+    for error, (_, said) in zip(errors, bad, strict=True):
+        assert error.startswith(said), (error, said)
+    assert sorted(one.payload["n"] for one in await place.arrived()) == [*range(len(odd)), 99]

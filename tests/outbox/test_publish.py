@@ -87,6 +87,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"payload": [1]}, "payload"),
     ({"payload": {"a": "x" * (17 << 20)}}, "payload"),
     ({"headers": {"a b": "c"}}, "headers.a b"),
+    ({"headers": {"a(b)": "c"}}, "headers.a(b)"),  # not at NATS
+    ({"headers": {"x" * 101: "c"}}, f"headers.{'x' * 101}"),  # with a prefix not at RabbitMQ
+    ({"headers": {"ce-": "c"}}, "headers.ce-"),
     ({"headers": {"a": {"b": 1}}}, "headers.a"),
     ({"headers": {"a": "1\r\nb: 2"}}, "headers.a"),
     ({"headers": {"ce-id": "1"}}, "headers.ce-id"),
@@ -114,6 +117,13 @@ def test_the_function_refuses_in_words(db: Database) -> None:
         ("publish('t', '[]')", "payload must be a JSON object, not array"),
         ("publish('t', '{}', headers => '1')", "headers must be a JSON object, not number"),
         ("publish('t', '{}', key => repeat('x', 1025))", "key must be 1 to 1024 bytes long, not 1025"),
+        ("""publish('t', '{}', headers => '{"a\\nb": 1}')""", "the names of headers must be 1 to 100 letters, digits"),
+        ("""publish('t', '{}', headers => '{"a": 1, "b(c)": 1}')""", "the names of headers must be"),
+        ("""publish('t', '{}', headers => '{"Ce-": 1}')""", "the names of headers must be"),
+        (
+            "publish('t', '{}', headers => jsonb_build_object('a', repeat('x', 65536)))",
+            "headers must be at most 65536 bytes long, not 65537",
+        ),
         ("""publish_many('[{"topic": "t"}, {"topic": ""}]')""", "events[1]: topic must be"),
         ("publish_many('{}')", "events must be a JSON array"),
     ]:

@@ -10,6 +10,14 @@ language sql immutable as $fn$
             then 'payload must be a JSON object, not ' || coalesce(jsonb_typeof(p_payload), 'null')
         when jsonb_typeof(p_headers) is distinct from 'object'
             then 'headers must be a JSON object, not ' || coalesce(jsonb_typeof(p_headers), 'null')
+        when p_headers <> '{}' then (
+            -- As publish() of the package has it: HTTP's token, which every broker takes.
+            select case
+                when bool_or(h.key !~ $re$^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}$$re$ or lower(h.key) = 'ce-')
+                    then 'the names of headers must be 1 to 100 letters, digits and !#$%&''*+-.^_`|~'
+                when sum(octet_length(h.key) + octet_length(h.value)) > 65536
+                    then 'headers must be at most 65536 bytes long, not ' || sum(octet_length(h.key) + octet_length(h.value))
+            end from jsonb_each_text(p_headers) as h)
     end
 $fn$;
 

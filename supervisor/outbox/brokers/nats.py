@@ -169,6 +169,8 @@ class NatsPublisher:
         try:
             await client.publish(event.topic, event.body, reply=f"{self._inbox}.{number}", headers=headers)
             said = await answer
+        except (nats.errors.BadHeaderError, nats.errors.BadSubjectError, nats.errors.MaxPayloadError) as error:
+            raise EventRefused(f"the client refused it: {words(error)}") from error
         except (nats.errors.Error, OSError) as error:
             raise self._connection.down(words(error)) from error
         finally:

@@ -32,10 +32,11 @@ from aio_pika.exceptions import (
 
 from supervisor.errors import BrokerRefused
 from supervisor.outbox.driver import Address, Delivery, split_headers
-from supervisor.outbox.event import CONTENT_TYPE, BrokerDown, Event, EventRefused
+from supervisor.outbox.event import BrokerDown, Event, EventRefused
 from supervisor.release import VERSION
 
 _CONNECT_S: Final = 5.0
+_SHORT_BYTES: Final = 255
 _ERRORS: Final = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError, asyncio.CancelledError)
 _TOO_BIG: Final = re.compile(r"message size \d+ .*?larger than (?:configured )?max size (\d+)")
 
@@ -137,10 +138,12 @@ class RabbitPublisher:
         exchange = self._connection.exchange
         if exchange is None:
             raise self._connection.down("not connected")
-        if len(event.topic.encode()) > 255:
+        if len(event.topic.encode()) > _SHORT_BYTES:
             raise EventRefused("its topic is longer than a routing key may be, 255 bytes")
         self._check_size(event)
         attributes = event.attributes(self._source)
+        if len(attributes["datacontenttype"].encode()) > _SHORT_BYTES:
+            raise EventRefused("its datacontenttype is longer than a content type may be, 255 bytes")
         headers: dict[str, Any] = dict(event.extras())
         for name, value in attributes.items():
             if name != "datacontenttype":
@@ -148,11 +151,11 @@ class RabbitPublisher:
         message = aio_pika.Message(
             event.body,
             headers=headers,
-            content_type=attributes.get("datacontenttype", CONTENT_TYPE),
+            content_type=attributes["datacontenttype"],
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
             message_id=event.event_id,
             timestamp=datetime.fromtimestamp(event.created_at, UTC),
-            type=attributes["type"][:255],
+            type=attributes["type"].encode()[:_SHORT_BYTES].decode(errors="ignore"),  # a header has all of it
         )
         try:
             await exchange.publish(message, event.topic, mandatory=True)
