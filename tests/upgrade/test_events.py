@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ async def test_relays_and_consumers_of_both_releases_share_the_work_during_a_mig
     started: list[Role] = []
 
     def start(release: releases.Release, command: str) -> Role:
-        settings = (
+        settings: dict[str, Any] = (
             {"outbox_url": nats.url, "outbox_lease_s": 2}
             if command == "relay"
             else {"consume_url": nats.url, "consume": f"{TOPIC}=k", "consumer": "c", "outbox_batch": 5}
