@@ -155,7 +155,7 @@ def _show(out: Console, row: dict[str, Any], gate: JobGate | None) -> None:
     crashes = f"{row['crashes']} of {row['max_crashes']}"
     grid.add_row("crashes", crashes + (", suspect: runs alone next" if row["suspect"] else ""))
     if gate is not None and gate.words:
-        grid.add_row("waits for", output.cell(gate.words))
+        grid.add_row("waits for", output.cell(gate.words + (f"; {gate.whom}" if gate.whom else "")))
     if gate is not None and gate.holds:
         behind = f"{output.count(gate.behind or 0)} jobs wait behind it"
         said = f"held by this dead job, {behind}: supervisor jobs retry or release-order {row['id']}"

@@ -64,29 +64,28 @@ class JobGate(NamedTuple):
 
     @property
     def words(self) -> str | None:
-        """What it waits for, in words; None: it waits at no gate."""
+        """What it waits for, in words without ids; None: it waits at no gate."""
+        before = "none waits before it" if not self.ahead else f"{_count(self.ahead)} wait before it"
         if self.gate == "parents":
-            [(first, status, _), *more] = self.parents or [[0, "", ""]]
-            if not first:
-                return "jobs that it comes after: a supervisor is about to let it go on"
-            others = f" and {_count((self.parents_all or 1) - 1)} more" if more else ""
-            return f"jobs that it comes after: job {first} ({status}){others}"
+            return "jobs that it comes after" + ("" if self.parents else ": a supervisor is about to let it go on")
         if self.gate == "order":
-            return f"its turn in its ordering key: {self._before}" + (
-                f", job {self.holders[0]} has the key" if self.holders else ""
-            )
+            return f"its turn in its ordering key: {before}"
         if self.gate == "concurrency":
-            return (
-                f"room in its concurrency key: {_count(self.taken or 0)} of {self.concurrency_limit} places are taken, "
-                f"{self._before}"
-            )
+            taken = f"{_count(self.taken or 0)} of {self.concurrency_limit} places are taken"
+            return f"room in its concurrency key: {taken}, {before}"
         if self.gate == "rate":
-            return f"its time in its rate key, {rate(self.rate_limit, self.rate_period_s)}: {self._before}"
+            return f"its time in its rate key, {rate(self.rate_limit, self.rate_period_s)}: {before}"
         return None
 
     @property
-    def _before(self) -> str:
-        return "none waits before it" if not self.ahead else f"{_count(self.ahead)} wait before it"
+    def whom(self) -> str | None:
+        """Whose end it waits for, as far as they are named."""
+        if self.parents:
+            named = ", ".join(f"job {one} ({status})" for one, status, _ in self.parents)
+            more = (self.parents_all or 0) - len(self.parents)
+            return f"{named} and {_count(more)} more" if more > 0 else named
+        held = ", ".join(f"job {one}" for one in self.holders)
+        return f"{held} {'has' if len(self.holders) == 1 else 'have'} the key" if held else None
 
 
 def _count(number: int) -> str:

@@ -33,7 +33,7 @@ def test_a_click_lets_the_next_of_a_dead_jobs_key_go(
     first, second = held
     page = dashboard()
     browser.open(f"{page.address}/jobs/{second}")
-    browser.wait_text(f"its turn in its ordering key: none waits before it, job {first} has the key", "#waits-for")
+    browser.wait_text(f"its turn in its ordering key: none waits before it\nkey of {first}", "#waits-for")
     browser.one(f"#waits-for a[href$='/jobs/{first}']").click()
     browser.wait_text("It holds its ordering key: 1 job waits behind it", "#job .notice.warn")
     assert "account:7" in browser.text("#facts")
@@ -71,7 +71,10 @@ def test_each_job_says_what_it_waits_for_and_the_queues_how_many_wait(db: Databa
         text = page.get(f"/jobs/{job_id}").text
         return text.partition('<dd id="waits-for">')[2].partition("</dd>")[0].partition("<br>")[0]
 
-    assert waits_for(child) == f"jobs that it comes after: job {parent} (queued)"
+    assert waits_for(child) == "jobs that it comes after"
+    assert page.json(f"/jobs/{child}")["gate"]["parents"] == [[parent, "queued", "hold"]]
+    many = gated(conn, after=enqueue(db, "k", count=12, delay=3600))
+    assert "and 2 more</dd>" in page.get(f"/jobs/{many}").text
     assert f'<dd id="children"><a href="/jobs/{child}">' in page.get(f"/jobs/{parent}").text
     assert waits_for(room[2]) == "room in its concurrency key: 1 of 1 places are taken, 1 wait before it"
     assert page.json(f"/jobs/{room[1]}")["gate"]["holders"] == [room[0]]
@@ -80,7 +83,7 @@ def test_each_job_says_what_it_waits_for_and_the_queues_how_many_wait(db: Databa
 
     shown = page.json("/queues")
     assert {name: gate["jobs"] for name, gate in shown["gates"].items()} == {
-        "parents": 1, "order": 0, "concurrency": 2, "rate": 1,
+        "parents": 2, "order": 0, "concurrency": 2, "rate": 1,
     }  # fmt: skip
     by_queue = {one["queue"]: (one["waiting"], one["scheduled"], one["due"]) for one in shown["queues"]}
-    assert by_queue == {"mail": (3, 0, 1), "default": (1, 1, 1)}
+    assert by_queue == {"mail": (3, 0, 1), "default": (2, 13, 1)}

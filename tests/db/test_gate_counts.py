@@ -141,14 +141,14 @@ def test_one_job_says_what_it_waits_for_at_each_gate(db: Database) -> None:
     look(conn)
     waits = gates.of_job(conn, db.schema, every)
     assert waits is not None
-    assert waits.words == f"jobs that it comes after: job {parents[0]} (queued) and 2 more"
+    assert waits.words == "jobs that it comes after"
+    assert waits.whom == ", ".join(f"job {one} (queued)" for one in parents)
     assert waits.parents == [[one, "queued", "run"] for one in parents]
     assert (waits.ordering_key, waits.concurrency_limit, waits.rate_period_s) == ("a", 1, 60.0)
     behind = gates.of_job(conn, db.schema, second)
     assert behind is not None
-    assert (behind.words, behind.holders, behind.ahead) == (
-        f"its turn in its ordering key: none waits before it, job {first} has the key", [first], 0,
-    )  # fmt: skip
+    assert (behind.words, behind.ahead) == ("its turn in its ordering key: none waits before it", 0)
+    assert behind.whom == f"job {first} has the key"
     holder = gates.of_job(conn, db.schema, first)
     assert holder is not None
     assert (holder.words, holder.behind, holder.holds) == (None, 1, False)

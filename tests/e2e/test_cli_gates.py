@@ -35,7 +35,7 @@ def test_a_dead_job_that_holds_its_key_is_shown_and_lets_it_go(
     assert "account:7" in shown
     assert "1 jobs wait behind it" in " ".join(shown.split())
     waits = " ".join(cli("jobs", "show", str(second)).out.split())
-    assert f"its turn in its ordering key: none waits before it, job {first} has the key" in waits
+    assert f"its turn in its ordering key: none waits before it; job {first} has the key" in waits
     assert cli("jobs", "show", str(second), "--json").document["gate"]["holders"] == [first]
     [queue] = cli("status", "--json").document["queues"]
     assert (queue["waiting"], queue["scheduled"], queue["due"], queue["dead"]) == (1, 0, 0, 1)
