@@ -146,6 +146,7 @@ class World:
         self.server.execute(f"alter database {self.db.name} connection limit -1")
         for node in self.nodes:
             node.proxy.thaw()
+            node.proxy.end_stranded()  # else handlers' own statements wait for ever, as they were written to
             node.proxy.lose(None)
             node.proxy.delay_s = 0.0
             node.proxy.refuse = lambda _: False

@@ -93,6 +93,17 @@ class Proxy:
         """Let nothing pass any more on the connections there are (of this application); how many."""
         return int(self._call(lambda: self._each(application_name, _Link.strand)))
 
+    def end_stranded(self) -> int:
+        """Reset the connections that were stranded, as TCP does when nothing is acknowledged for long; how many."""
+
+        def end() -> int:
+            stranded = [link for link in self._links if link.stranded]
+            for link in stranded:
+                link.reset()
+            return len(stranded)
+
+        return int(self._call(end))
+
     def cut(self, application_name: str = "") -> int:
         """Reset the connections there are (of this application); how many."""
         return int(self._call(lambda: self._each(application_name, _Link.reset)))
@@ -193,6 +204,10 @@ class _Link:
 
     def strand(self) -> None:
         self._gate.clear()
+
+    @property
+    def stranded(self) -> bool:
+        return not self._gate.is_set()
 
     def reset(self) -> None:
         for side in (self._client, self._server):
