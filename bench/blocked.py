@@ -29,6 +29,7 @@ from bench.ground import Conn, Ground, opened, place, row
 from bench.report import Chart, Report, Say, Shown, Table
 from bench.stats import Summary, percentile
 from supervisor.db import jobs
+from supervisor.db.house import HouseConnection
 from supervisor.db.jobs import ClaimedJob, Lane, Mark
 from supervisor.worker.marks import Marks
 
@@ -173,7 +174,7 @@ class Claimer:
         self._held: list[ClaimedJob] = []
 
     async def __aenter__(self) -> Self:
-        self._conn = conn = await psycopg.AsyncConnection.connect(self._url, autocommit=True)
+        self._conn = conn = await HouseConnection.connect(self._url, autocommit=True)
         await jobs.open_session(conn, SCHEMA, session=self._session, parent=1, name="bench", lease_s=86400.0)
         await conn.execute(
             "insert into supervisor.job (kind, queue) select 'bench.noop', 'default' from generate_series(1, %s)",

@@ -26,7 +26,8 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 import psycopg
 from psycopg import AsyncConnection, Connection
 
-from supervisor.db.link import connect, hang_up, service_conninfo
+from supervisor.db.house import hang_up
+from supervisor.db.link import connect, service_conninfo
 from supervisor.db.operate import refusals
 from supervisor.db.overview import PLANS
 from supervisor.errors import DatabaseUnavailable

@@ -7,7 +7,6 @@ Elsewhere: connections and errors (link.py); what a supervisor's parent sends (t
 (enqueue.py); what operators do (operate.py).
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
+from pydantic_core import from_json
 
+from supervisor.db.house import HouseConnection, prepared
 from supervisor.db.statements import statement
 from supervisor.outcome import Outcome
 
@@ -142,7 +143,7 @@ def quoted(values: Iterable[str]) -> str:
 
 
 async def work(
-    conn: AsyncConnection,
+    conn: HouseConnection,
     schema: str,
     *,
     session: int,
@@ -165,26 +166,24 @@ async def work(
         psycopg.Error QS001: the session is closed; nothing was acknowledged or claimed.
     """
     ids, tokens, took = zip(*{ack.id: ack for ack in sorted(acks)}.values(), strict=True) if acks else ((), (), ())
-    async with conn.cursor(row_factory=tuple_row, binary=True) as cur:
-        await cur.execute(
-            statement("work", schema),
-            {
-                "session": session,
-                "ids": numbers(ids),
-                "claims": numbers(tokens),
-                "took": numbers(took),
-                "keep": keep,
-                "queues": quoted(lane.queue for lane in lanes),
-                "priorities": numbers(lane.priority for lane in lanes),
-                "mark_at": quoted(mark.at for mark in marks),
-                "mark_id": numbers(mark.id for mark in marks),
-                "limit": limit,
-                "lookback_s": lookback_s,
-                "hands": limit if hands is None else hands,
-            },
-        )
-        rows = await cur.fetchall()
-    control = json.loads(rows.pop()[4])
+    rows = await conn.fetch(
+        prepared("work", schema),
+        {
+            "session": session,
+            "ids": numbers(ids),
+            "claims": numbers(tokens),
+            "took": numbers(took),
+            "keep": keep,
+            "queues": quoted(lane.queue for lane in lanes),
+            "priorities": numbers(lane.priority for lane in lanes),
+            "mark_at": quoted(mark.at for mark in marks),
+            "mark_id": numbers(mark.id for mark in marks),
+            "limit": limit,
+            "lookback_s": lookback_s,
+            "hands": limit if hands is None else hands,
+        },
+    )
+    control = from_json(rows.pop()[4])
     jobs = []
     new_marks: dict[int, Mark] = {}
     for row in rows:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
 import psycopg
-from psycopg import AsyncConnection, Connection, sql
+from psycopg import Connection, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from supervisor.db.house import HouseConnection
 from supervisor.db.link import connect, first_line, service_conninfo
 from supervisor.db.migrate import migrate
 from supervisor.db.operate import refusals
@@ -74,7 +75,7 @@ class LabDatabase:
         """The connection, for enqueueing."""
         return self._conn
 
-    async def another_connection(self) -> AsyncConnection:
+    async def another_connection(self) -> HouseConnection:
         """A connection of its own, set up as a worker's."""
         conninfo = service_conninfo(self.conninfo, "pg-supervisor demo", 5.0)
         return await connect(conninfo, statement_timeout_s=15.0, connect_timeout_s=5.0)

@@ -18,11 +18,8 @@ Elsewhere: handlers' connections (pools.py); the statements (jobs.py, tend.py); 
 """
 
 import asyncio
-import os
-import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -30,6 +27,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from supervisor.db.house import HouseConnection, hang_up
 from supervisor.errors import DatabaseUnavailable, SessionClosed
 
 T = TypeVar("T")
@@ -42,7 +40,6 @@ DatabaseError = psycopg.Error
 RETRYABLE: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 # The server is up but cannot take writes (a standby, or read-only after a failover): look for another.
 _WRONG_SERVER: Final = frozenset({"25006", "57P03", "57P01", "57P02", "53300"})
-_HANG_UP_S: Final = 1.0
 IDLE_MS: Final = 10_000
 # Returns no row, and sets nothing, where the session is not ours: see set_up.
 _SETUP: Final = (
@@ -78,38 +75,25 @@ def service_conninfo(conninfo: str, application_name: str, connect_timeout_s: fl
     return make_conninfo(conninfo, **{key: value for key, value in wanted.items() if key not in given})
 
 
-def hang_up(conn: AsyncConnection | Connection) -> None:
-    """End *conn* without asking the server: whoever waits for its answer is told at once that it is gone."""
-    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(conn.fileno())) as sock:
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-async def answered(conn: AsyncConnection, work: Coroutine[Any, Any, T], patience_s: float) -> T:
+async def answered(conn: AsyncConnection, work: Awaitable[T], patience_s: float) -> T:
     """Await *work*, which uses *conn*, for at most *patience_s*; on time-out or cancellation *conn* is hung up.
 
     Raises:
         TimeoutError: there was no answer in time.
     """
-    running = asyncio.ensure_future(work)
     try:
-        if (await asyncio.wait({running}, timeout=patience_s))[0]:
-            return running.result()
-    finally:
-        if not running.done():
-            hang_up(conn)
-            await asyncio.wait({running}, timeout=_HANG_UP_S)
-            running.cancel()
-            running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    if running.done() and not running.cancelled() and running.exception() is None:
-        return running.result()  # it came in the last moment
-    raise TimeoutError
+        async with asyncio.timeout(patience_s):
+            return await work
+    except (TimeoutError, asyncio.CancelledError):
+        hang_up(conn)
+        raise
 
 
-async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_s: float) -> AsyncConnection:
+async def connect(conninfo: str, *, statement_timeout_s: float, connect_timeout_s: float) -> HouseConnection:
     """An autocommit connection set up for the service. Raises DatabaseUnavailable."""
     try:
         async with asyncio.timeout(connect_timeout_s + 1):
-            conn = await AsyncConnection.connect(conninfo, autocommit=True)
+            conn = await HouseConnection.connect(conninfo, autocommit=True)
             try:
                 await answered(conn, set_up(conn, f"{int(statement_timeout_s * 1000)}ms"), connect_timeout_s)
             except BaseException:
@@ -176,7 +160,7 @@ class Link:
         self._statement_timeout_s = statement_timeout_s
         self._patience_s = statement_timeout_s + min(2.0, statement_timeout_s)
         self._connect_timeout_s = connect_timeout_s
-        self._conn: AsyncConnection | None = None
+        self._conn: HouseConnection | None = None
         self._lock = asyncio.Lock()
         self.callers = 0
         """Calls that use it or wait for it."""
@@ -195,7 +179,7 @@ class Link:
         """Whether a call uses it."""
         return self.callers > 0
 
-    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]], *, patience_s: float = float("inf")) -> T:
+    async def call(self, work: Callable[[HouseConnection], Awaitable[T]], *, patience_s: float = float("inf")) -> T:
         """Run *work* with the connection, once; waiting for the answer for the link's patience, or *patience_s*.
 
         Raises:
@@ -212,7 +196,7 @@ class Link:
             self.callers -= 1
             self.used_at = time.monotonic()
 
-    async def _call(self, work: Callable[[AsyncConnection], Awaitable[T]], patience_s: float) -> T:
+    async def _call(self, work: Callable[[HouseConnection], Awaitable[T]], patience_s: float) -> T:
         conn = self._conn
         if conn is None or conn.closed:
             try:
@@ -225,7 +209,7 @@ class Link:
                 self.down_since = self.down_since or time.monotonic()
                 raise
         try:
-            result = await answered(conn, _awaited(work, conn), patience_s)
+            result = await answered(conn, work(conn), patience_s)
         except TimeoutError as error:
             await self._drop()
             raise DatabaseUnavailable(f"no answer within {patience_s:g} s", unsure=True) from error
@@ -262,11 +246,7 @@ class Link:
                 await conn.close()
 
 
-async def _awaited(work: Callable[[AsyncConnection], Awaitable[T]], conn: AsyncConnection) -> T:
-    return await work(conn)
-
-
-async def in_transaction(conn: AsyncConnection, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+async def in_transaction(conn: HouseConnection, work: Callable[[HouseConnection], Awaitable[T]]) -> T:
     """Run *work* in one transaction on *conn*, for Link.call.
 
     Between two statements the server waits IDLE_MS at most: a process that is stopped or cut off in the

@@ -14,8 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from psycopg import AsyncConnection
-
+from supervisor.db.house import HouseConnection
 from supervisor.db.link import Link
 from supervisor.errors import DatabaseUnavailable
 
@@ -27,7 +26,7 @@ _KEPT_S: Final = 10.0
 class Caller(Protocol):
     """Whoever runs statements on a connection: Link, Links, Rider."""
 
-    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def call(self, work: Callable[[HouseConnection], Awaitable[T]]) -> T:
         """As Link.call."""
 
 
@@ -50,7 +49,7 @@ class Links:
         """An open one that nobody uses now."""
         return next((link for link in self._links if link.open and not link.busy), None)
 
-    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def call(self, work: Callable[[HouseConnection], Awaitable[T]]) -> T:
         """As Link.call."""
         link = self.free() or next((link for link in self._links if not link.busy), None) or self._another()
         try:
@@ -93,7 +92,7 @@ class Rider:
         self._patience_s = patience_s
         self._kept_s = kept_s
 
-    async def call(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def call(self, work: Callable[[HouseConnection], Awaitable[T]]) -> T:
         """As Link.call."""
         shared = self._shared.free()
         if shared is None:

@@ -106,12 +106,41 @@ class Listener:
             await asyncio.sleep(60)
             return
         self.listening = True
+        conn.add_notify_handler(lambda notice: self._deliver(notice.payload))  # those that a probe's answer brings
         await self._on_listening()
         while True:
-            async for notice in conn.notifies(timeout=PROBE_EVERY_S):
-                self._deliver(notice.payload)
+            await self._deliver_for(PROBE_EVERY_S, conn)
             # Answers alone are not enough: on a server that lost its role nobody sends notifications any more.
             await answered(conn, check_writable(conn), PROBE_TIMEOUT_S)
+
+    async def _deliver_for(self, seconds: float, conn: AsyncConnection) -> None:
+        """Deliver what comes, in the callback that finds it: a job waits for it."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        pgconn, descriptor = conn.pgconn, conn.fileno()
+
+        def over() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        def readable() -> None:
+            try:
+                pgconn.consume_input()
+                while (notice := pgconn.notifies()) is not None:
+                    self._deliver(notice.extra.decode())
+            except Exception as error:
+                loop.remove_reader(descriptor)
+                if not ended.done():
+                    ended.set_exception(error)
+
+        timer = loop.call_later(seconds, over)
+        loop.add_reader(descriptor, readable)
+        readable()  # what came in one packet with the last probe's answer
+        try:
+            await ended
+        finally:
+            timer.cancel()
+            loop.remove_reader(descriptor)
 
     async def _hear(self, conn: AsyncConnection, nonce: str) -> bool:
         heard, until = False, time.monotonic() + SELF_TEST_S

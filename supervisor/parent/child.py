@@ -70,7 +70,7 @@ class Child:
     @property
     def load(self) -> int:
         """Jobs it runs, as of its last tick."""
-        return self.board.read_header().running
+        return self.board.running
 
     @property
     def busy(self) -> bool:

@@ -19,11 +19,12 @@ Elsewhere: hearing notifications (db/listener.py); marks (worker/marks.py).
 
 import asyncio
 import heapq
-import json
 import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
+
+from pydantic_core import from_json
 
 from supervisor.clock import DbClock
 from supervisor.log import Repeats, get_logger
@@ -100,10 +101,13 @@ class Waker:
 
     def notice(self, payload: str) -> None:
         """Act on one notification of the schema's channel; nonsense is counted and ignored."""
+        self._act_on(payload)
         self.notices += 1
-        metrics().notices.inc()
+        metrics().notices.inc()  # afterwards: a job waits
+
+    def _act_on(self, payload: str) -> None:
         try:
-            told: dict[str, Any] = json.loads(payload)
+            told: dict[str, Any] = from_json(payload)
             if "look" in told:  # before the rest: to older releases it is the cancelling of no job
                 self._on_look(float(told["look"]))
                 return
@@ -176,9 +180,14 @@ class Waker:
     def wake(self, message: Wake, reason: str) -> None:
         """Wake one hungry worker, the least busy; remember it when there is none."""
         best: Wakeable | None = None
+        least = 0
         for worker in self._workers():
-            if worker.hungry and (best is None or worker.load < best.load):
-                best = worker
+            if worker.hungry:
+                load = worker.load
+                if best is None or load < least:
+                    best, least = worker, load
+                if load == 0:
+                    break
         if best is None:
             self._unserved = message if self._unserved is None else _both(self._unserved, message)
             return

@@ -285,6 +285,11 @@ class Board:
             counted=words[COUNTED],
         )
 
+    @property
+    def running(self) -> int:
+        """Jobs that run, as of the worker's last tick."""
+        return self._words[RUNNING]
+
     def fault(self) -> str:
         """What the interpreter said when it died; empty if it said nothing."""
         words = self._bytes[HEADER + self.entries * ENTRY :].tobytes().partition(b"\0")[0]

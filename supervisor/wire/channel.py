@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
-from supervisor.wire.messages import Message, Unreadable, decode, encode
+from supervisor.wire.messages import Message, Unreadable, Wake, decode, encode
 from supervisor.wire.pending import Pending, merge_wakes
 
 FRAME_BYTES: Final = 32 * 1024
@@ -88,7 +88,11 @@ class Channel:
             `pending.MAX_CONTROL` different messages wait (CancelJob and Notice only; others replace their
             older selves).
         """
-        if self.closed or self._deaf or not self._pending.add(message):
+        if self.closed or self._deaf:
+            return False
+        if isinstance(message, Wake) and not self.backlog:
+            self._frames.extend(_frames(message))  # nothing to merge it with
+        elif not self._pending.add(message):
             return False
         if not self._blocked:
             self._pump()

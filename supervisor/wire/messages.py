@@ -64,6 +64,11 @@ class Wake:
     all_back_to_us: int | None = None  # set every lane back to this point: there were too many to list
     t: Literal["wake"] = "wake"
 
+    @property
+    def plain(self) -> bool:
+        """Whether it sets nothing back."""
+        return not self.set_back and self.all_back_to_us is None
+
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
@@ -269,8 +274,25 @@ _ADAPTER: TypeAdapter[Message] = TypeAdapter(
 )
 
 
+_PLAIN_WAKES: Final = 1_000
+_encoded: dict[str | None, bytes] = {}
+_decoded: dict[bytes, Wake] = {}
+
+
 def encode(message: Message) -> bytes:
     """JSON; texts that cannot be UTF-8 and values JSON does not know are replaced, never refused."""
+    if isinstance(message, Wake) and message.plain:
+        # By far the most frequent, and a job waits for it.
+        known = _encoded.get(message.queue)
+        if known is None:
+            known = _dumped(message)
+            if len(_encoded) < _PLAIN_WAKES:
+                _encoded[message.queue] = known
+        return known
+    return _dumped(message)
+
+
+def _dumped(message: Message) -> bytes:
     if isinstance(message, BootFailed) and len(message.traceback) > MAX_TEXT:
         message = BootFailed(message.traceback[:2_000] + "\n...\n" + message.traceback[-MAX_TEXT:])
     if isinstance(message, Notice):
@@ -288,14 +310,21 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
     Raises:
         Unreadable: It is none.
     """
+    data = bytes(data)
+    known = _decoded.get(data)
+    if known is not None:
+        return known
     try:
-        return _ADAPTER.validate_json(bytes(data))
+        message = _ADAPTER.validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise Unreadable(
             f"{place or 'message'}: {first['msg']}", unknown=first["type"] == "union_tag_invalid"
         ) from None
+    if len(_decoded) < _PLAIN_WAKES and isinstance(message, Wake) and message.plain:
+        _decoded[data] = message
+    return message
 
 
 def _short(value: object) -> object:

@@ -115,6 +115,9 @@ class WakeSum:
 
 def merge_wakes(messages: list[Message]) -> Iterator[Message]:
     """All but the wakes in their order, then one wake for all of them."""
+    if len(messages) == 1:
+        yield messages[0]
+        return
     wake: WakeSum | None = None
     for message in messages:
         if not isinstance(message, Wake):

@@ -280,11 +280,15 @@ class Exchange:
                 self._results.refused(len(done))
             raise
         self._counts.answered(answer.now, claimed=len(answer.jobs) if limit else None, acked=len(done), sent=sent)
-        self._results.acknowledged(done, answer.lost)
+        if done:
+            self._results.acknowledged(done, answer.lost)
         if suspect and limit:
             self._claimed_suspect(answer)
         elif limit:
-            self._claimed(lanes, answer, limit, lookback_s)
+            self._take(answer)
+            if answer.short and answer.jobs:
+                await asyncio.sleep(0)  # they begin before the books are kept: somebody may wait for them
+            self._claimed(lanes, answer, lookback_s)
         elif any(run.job.queue in self._limited for run in done):
             self._on_full()  # a place is free that this worker has no hands for
 
@@ -297,14 +301,16 @@ class Exchange:
                 self.executor.take_alone(job)
         self._suspect_answered(bool(answer.jobs))
 
-    def _claimed(self, lanes: list[jobs.Lane], answer: Answer, limit: int, lookback_s: float) -> None:
-        self._marks.learn(lanes, answer, lookback_s)
+    def _take(self, answer: Answer) -> None:
         self._limited = answer.limited
         if answer.jobs and self.executor is not None:
             if self._claiming:
                 self.executor.take(answer.jobs, answer.limited)
             else:
                 self._release_claimed(answer.jobs)
+
+    def _claimed(self, lanes: list[jobs.Lane], answer: Answer, lookback_s: float) -> None:
+        self._marks.learn(lanes, answer, lookback_s)
         if answer.short:
             self._counts.dry()
             self._on_dry(answer.next_s, bool(answer.jobs), answer.blocked)

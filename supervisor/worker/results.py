@@ -135,7 +135,7 @@ class Results:
     async def gather(self) -> list[Run]:
         """The next to acknowledge, with those that end within the next turns of the loop: a trip costs more than
         they do."""
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MOST_TURNS if self._done else 0):
             before = len(self._done)
             await asyncio.sleep(0)
             if len(self._done) == before:

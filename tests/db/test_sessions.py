@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from supervisor.db import jobs
+from supervisor.db.house import HouseConnection
 from supervisor.db.jobs import Ack, Mark
 from supervisor.outcome import Outcome
 from tests.support.database import Database
@@ -276,7 +277,7 @@ async def test_a_cancel_and_the_end_of_the_same_runs_cannot_deadlock(db: Databas
     enqueue(db.connect(), 2)
     holder = Holder(db)
     first, second = holder.claim(2).jobs
-    async with await db.aconnect() as conn:
+    async with await HouseConnection.connect(db.conninfo, autocommit=True) as conn:
         blocker = _wait_behind(db, "select from supervisor.job where id = %s for update", [first.id])
         cancelling = db.connect()
         cancel = asyncio.create_task(
@@ -294,7 +295,7 @@ async def test_a_cancel_and_the_end_of_the_same_runs_cannot_deadlock(db: Databas
         assert await ending == 2
 
 
-async def _end(conn: psycopg.AsyncConnection[Any], how: str, session: int, held: list[Held]) -> int:
+async def _end(conn: HouseConnection, how: str, session: int, held: list[Held]) -> int:
     if how == "acks":
         acks = [Ack(job.id, job.token, 0.1) for job in held]
         return (await jobs.work(conn, "supervisor", session=session, acks=acks, keep=1)).acked
