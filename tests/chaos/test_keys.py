@@ -42,8 +42,8 @@ def found(db: Database) -> dict[str, int]:
     return {name: len(rows) for name, rows in keys.kept(db)[0].items() if rows}
 
 
-LIMITED = {"concurrency_key": "limit 2", "concurrency_limit": 2}
-RATED = {"rate_key": "5 a second", "rate_limit": 5}
+LIMITED: dict[str, Any] = {"concurrency_key": "limit 2", "concurrency_limit": 2}
+RATED: dict[str, Any] = {"rate_key": "5 a second", "rate_limit": 5}
 
 
 def test_what_is_as_it_should_be_is_not_found(told: Database) -> None:
