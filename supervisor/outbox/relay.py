@@ -110,9 +110,9 @@ class Relay:
         self._wanted = asyncio.Event()  # something to write
         self._idle_writer = asyncio.Event()
         self._idle_writer.set()
-        self._flying: dict[asyncio.Task[None], float] = {}
+        self._flying: dict[Event, tuple[asyncio.Task[None], float]] = {}
         """What is on its way, and since when: oldest first."""
-        self._overdue: set[asyncio.Task[None]] = set()
+        self._overdue: set[Event] = set()
         self._flying_of: Counter[int] = Counter()
         self._confirmed: deque[Event] = deque()
         self._refused: deque[tuple[Event, str]] = deque()
@@ -173,9 +173,10 @@ class Relay:
                 loop.result()  # a loop that ends by itself is a fault of ours
             return await self._leave()
         finally:
-            for task in (stopping, *loops, *self._flying):
+            everything = (stopping, *loops, *(task for task, _ in self._flying.values()))
+            for task in everything:
                 task.cancel()
-            await asyncio.gather(stopping, *loops, *self._flying, return_exceptions=True)
+            await asyncio.gather(*everything, return_exceptions=True)
             await self._publisher.close()
             for link in self._links:
                 await link.close()
@@ -188,8 +189,7 @@ class Relay:
         whole = True
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + patience):
-                while self._flying:
-                    await asyncio.wait(list(self._flying), return_when=asyncio.FIRST_COMPLETED)
+                await self._all_landed()
                 await self._idle_writer.wait()
         except TimeoutError:
             whole = False
@@ -281,15 +281,17 @@ class Relay:
     def _dispatch(self) -> None:
         """Send what may be sent, as far as the window goes."""
         window = min(self._window, self._settings.outbox_batch)
+        start, now = asyncio.get_running_loop().create_task, time.monotonic()
         while self._up and len(self._flying) < window and (event := self._book.take()) is not None:
             self._flying_of[event.part] += 1
-            task = asyncio.create_task(self._send(event))
-            self._flying[task] = time.monotonic()
-            task.add_done_callback(self._landed)
+            self._flying[event] = start(self._send(event)), now
 
-    def _landed(self, task: asyncio.Task[None]) -> None:
-        self._flying.pop(task, None)
-        self._overdue.discard(task)
+    async def _all_landed(self) -> None:
+        """Wait until nothing is on its way."""
+        while self._flying:
+            await asyncio.wait([task for task, _ in self._flying.values()], return_when=asyncio.FIRST_COMPLETED)
+            for event in [event for event, (task, _) in self._flying.items() if task.done()]:
+                del self._flying[event]  # cancelled before it began
 
     async def _time_limits(self) -> None:
         """End what the broker is silent about; one look at the oldest, since a timer for each event is dear."""
@@ -297,10 +299,10 @@ class Relay:
         while True:
             await asyncio.sleep(patience / 20)
             limit = time.monotonic() - patience
-            for task, since in list(self._flying.items()):
+            for event, (task, since) in list(self._flying.items()):
                 if since > limit:
                     break
-                self._overdue.add(task)
+                self._overdue.add(event)
                 task.cancel()
 
     async def _send(self, event: Event) -> None:
@@ -312,7 +314,7 @@ class Relay:
         except BrokerDown as error:
             self._return(event, str(error))
         except asyncio.CancelledError:
-            if asyncio.current_task() not in self._overdue:
+            if event not in self._overdue:
                 raise
             reason = f"no confirmation within {self._settings.publish_timeout_s:g} s"
             if self._confirmed_at > began:
@@ -329,6 +331,9 @@ class Relay:
             self._book.sent(event)
             self._confirmed.append(event)
             self._write_soon()
+        finally:
+            self._flying.pop(event, None)
+            self._overdue.discard(event)
         self._stir.set()
 
     def _return(self, event: Event, reason: str) -> None:
@@ -477,8 +482,7 @@ class Relay:
                     log.warning, "broker.down", reason=self.broker_error, did="waiting for it; no event is charged"
                 )
             await self._publisher.close()
-            while self._flying:  # they end with their connection, at the latest by their time limit
-                await asyncio.wait(list(self._flying))
+            await self._all_landed()  # they end with their connection, at the latest by their time limit
             least, most = _BACKOFF_S
             if self._failures:
                 await asyncio.sleep(min(most, least * 2 ** min(self._failures, 16)) * random.uniform(0.5, 1.0))

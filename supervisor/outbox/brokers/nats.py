@@ -41,6 +41,11 @@ _MOST_UNACKED: Final = 5000
 _PORT: Final = 4222
 _API_S: Final = 3.0
 _KNOWN_S: Final = 1.0
+_HEADERS: Final = {
+    "datacontenttype": "content-type",
+    **{name: f"ce-{name}" for name in ("specversion", "id", "type", "source", "time", "partitionkey")},
+}
+"""Of the attributes that each event has, or nearly."""
 _NO_RESPONDERS: Final = "503"
 # What JetStream answers while it has no leader, no peers or no resources: nothing that an event could help.
 _OUTAGE_CODES: Final = frozenset({10008, 10009, 10023, 10028, 10039, 10074})
@@ -160,7 +165,7 @@ class NatsPublisher:
             raise EventRefused("its topic is no subject: it has spaces, wildcards or empty parts")
         headers = event.extras()
         for name, value in event.attributes(self._source).items():
-            headers["content-type" if name == "datacontenttype" else f"ce-{name}"] = value
+            headers[_HEADERS.get(name) or f"ce-{name}"] = value
         headers["Nats-Msg-Id"] = event.event_id
         if len(event.body) + len(event.headers_json) > client.max_payload // 2:
             _check_size(event, headers, client.max_payload)
