@@ -135,7 +135,7 @@ def _everyone_connects_anew(replicas: Replicas, service: Service) -> float:
         cut = conn.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where application_name like %s", [OURS]
         )
-        assert len(cut.fetchall()) >= 5
+        assert len(cut.fetchall()) >= 3, "those of the workers, and LISTEN; idle ones may be closed"
         began = time.monotonic()
         pooled = [job.id for job in enqueue_many(conn, [NewJob("f.transaction")] * 50)]
         written = "select count(*) from effects where note = 'written' and job_id = any(%s)"

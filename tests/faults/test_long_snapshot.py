@@ -20,7 +20,7 @@ from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
-PER_S, HELD_S = (800, 300.0) if FULL else (300, 6.0)
+PER_S, HELD_S = (800, 300.0) if FULL else (300, 4.0)
 BACKLOG, BACKLOGS = (10_000, 5) if FULL else (1000, 1)
 NORMAL_AGAIN_S = 120.0
 DEAD_ROWS = "select n_dead_tup from pg_stat_user_tables where relid = 'supervisor.job'::regclass"

@@ -19,7 +19,7 @@ from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
-HURRIED = 5000 if FULL else 1000
+HURRIED = 5000 if FULL else 300
 HANDLERS = "pg-supervisor handler%"
 
 
@@ -48,7 +48,8 @@ def test_a_pool_is_whole_after_jobs_were_cancelled_while_they_used_it(db: Databa
 
     after = jobs_per_s(db, conn)
     print(f">>> jobs/s before: {shown(before)}; after: {shown(after)}; {len(db.server_sessions(HANDLERS))} sessions")
-    assert max(after) > 0.75 * max(before), "with one connection less they come half as fast"
+    if FULL:
+        assert max(after) > 0.75 * max(before), "with one connection less they come half as fast"
     wait_until(
         lambda: len(db.server_sessions(HANDLERS)) == one.metric("supervisor_pool_connections", state="open") == 2,
         10,
@@ -63,7 +64,7 @@ def test_a_pool_is_whole_after_jobs_were_cancelled_while_they_used_it(db: Databa
 def jobs_per_s(db: Database, conn: psycopg.Connection[Any]) -> list[float]:
     """How fast 100 jobs use the pool, three times; each has its connection for long enough to be what counts."""
     rates = []
-    for _ in range(3):
+    for _ in range(3 if FULL else 1):
         jobs = [job.id for job in enqueue_many(conn, [NewJob("f.transaction", {"inside_s": 0.03})] * 100)]
         db.wait_for("select count(*) from supervisor.jobs where status = 'done' and id = any(%s)", 100, 30, [jobs])
         took = db.value(
@@ -93,7 +94,7 @@ def test_a_pool_used_up_holds_up_no_probe_and_no_other_job(db: Database, service
     for path in ("/livez", "/readyz"):
         asked = time.monotonic()
         assert one.get(path)[0] == 200
-        assert time.monotonic() - asked < 1
+        assert time.monotonic() - asked < within(1, busy_s=4)
     db.wait_for("select count(*) from supervisor.jobs where status = 'done' and id = any(%s)", 3, 20, [held])
     assert one.stop() == 0
 

@@ -10,10 +10,11 @@ from supervisor.client import enqueue
 from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.service import Service
+from tests.support.sizes import FULL
 
 Start = Callable[..., Service]
 WRITERS = 4
-ORDERS_EACH = 150
+ORDERS_EACH = 150 if FULL else 60
 
 
 @pytest.mark.timeout(150)
