@@ -2,8 +2,9 @@
 --
 -- Moves    running -> done for (ids, claims); queued -> running for up to p_limit jobs.
 -- Params   p_session: the worker's session; it must be live, else SQLSTATE QS001 and nothing happens.
---          p_ids, p_claims, p_took: job ids, each once, their fencing tokens, seconds each ran; one
---          length.
+--          p_ids, p_claims, p_took: job ids, each once and ascending (a token is found by halving: looked
+--          for one by one, hundreds of them cost more than the rest), their fencing tokens, seconds each
+--          ran; one length.
 --          p_keep: what history keeps of a finished job: 0 nothing, 1 its row without the payload,
 --          2 all. p_queues, p_priorities, p_mark_at, p_mark_id: the lanes to claim from, best first,
 --          with the low-water mark to scan from. p_limit: most jobs to claim; 0 claims none.
@@ -108,23 +109,32 @@ begin
     end if;
 
     if p_ids <> '{}' then
-        with gone as (
-            delete from {schema}.job j
-             where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[array_position(p_ids, j.id)]
-            returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
-                      j.queue, j.kind, j.unique_key, j.last_error, j.errors, j.payload, j.headers, j.gated, j.started_at,
-                      p_took[array_position(p_ids, j.id)] as took),
-        kept as (
-            insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
-                                          max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
-            select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
-                   g.crashes, g.max_crashes, (case when g.priority > 500 then g.priority - 1000 else g.priority end)::smallint, g.queue, g.kind, g.unique_key, g.last_error,
-                   nullif(g.errors, '[]'),
-                   case when p_keep > 1 then g.payload end, case when p_keep > 1 then g.headers end
-              from gone g
-             where p_keep > 0)
-        select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
-          into v_acked, v_gated, v_started from gone g;
+        if p_keep = 0 then
+            with gone as (
+                delete from {schema}.job j
+                 where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[width_bucket(j.id, p_ids)]
+                returning j.id, j.gated, j.started_at)
+            select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated),
+                   array_agg(g.started_at) filter (where g.gated)
+              into v_acked, v_gated, v_started from gone g;
+        else
+            with gone as (
+                delete from {schema}.job j
+                 where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[width_bucket(j.id, p_ids)]
+                returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
+                          j.queue, j.kind, j.unique_key, j.last_error, j.errors, case when p_keep > 1 then j.payload end as payload,
+                          case when p_keep > 1 then j.headers end as headers, j.gated, j.started_at,
+                          p_took[width_bucket(j.id, p_ids)] as took),
+            kept as (
+                insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
+                                              max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
+                select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
+                       g.crashes, g.max_crashes, (case when g.priority > 500 then g.priority - 1000 else g.priority end)::smallint, g.queue, g.kind, g.unique_key, g.last_error,
+                       nullif(g.errors, '[]'), g.payload, g.headers
+                  from gone g)
+            select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
+              into v_acked, v_gated, v_started from gone g;
+        end if;
         if cardinality(v_acked) < cardinality(p_ids) then
             select array_agg(x) into v_lost from unnest(p_ids) x where x <> all (v_acked);
         end if;
