@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def main() -> int:
         bench.arguments(one)
     suite.arguments(names.add_parser("all", help=suite.HELP, description=suite.HELP))
     options = parser.parse_args()
+    # As by Ctrl-C: its server and its services end with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
