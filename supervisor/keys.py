@@ -213,5 +213,5 @@ def check_seconds(name: str, value: object, most: float, *, zero: bool = False) 
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidJob(name, f"must be seconds or a timedelta, not {type(value).__name__}")
     if not math.isfinite(seconds) or seconds > most or seconds < 0 or (seconds == 0 and not zero):
-        raise InvalidJob(name, f"must be {'0 or more' if zero else 'more than 0'} and at most {most:g} seconds")
+        raise InvalidJob(name, f"must be {'0 or more' if zero else 'more than 0'} and at most {most:,.0f} seconds")
     return float(seconds)

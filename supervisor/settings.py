@@ -18,6 +18,7 @@ import difflib
 import ipaddress
 import math
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -53,19 +54,22 @@ class QueueWeight(NamedTuple):
     weight: int
 
 
+_NUMBER: Final = re.compile(r"[+-]?[0-9]*\.?[0-9]+", re.ASCII)
+
+
 def parse_queues(text: str) -> tuple[QueueWeight, ...]:
     """`critical*4,default*2,bulk` as names with weights; `*` stands for all queues not named."""
     found: list[QueueWeight] = []
     for part in (part.strip() for part in text.split(",")):
         name, star, digits = part.rpartition("*")
-        if not (star and name and digits.isascii() and digits.isdigit()):
+        if not (star and name and _NUMBER.fullmatch(digits)):
             name, digits = part, "1"
         try:
             check_name("queue", name)
         except InvalidJob as refused:
             raise ValueError(f"a queue's name {refused.reason}") from None
-        if not 1 <= int(digits) <= 1000:
-            raise ValueError(f"queue {name!r} has weight {digits}; weights are 1 to 1000")
+        if not (digits.isdigit() and 1 <= int(digits) <= 1000):
+            raise ValueError(f"queue {name!r} has weight {digits}; weights are whole numbers, 1 to 1000")
         if any(name == other.name for other in found):
             raise ValueError(f"queue {name!r} is named twice")
         found.append(QueueWeight(name, int(digits)))

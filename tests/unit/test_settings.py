@@ -143,7 +143,7 @@ def test_misspelt_variables_are_told_and_strangers_are_not() -> None:
 def test_queues() -> None:
     assert parse_queues("critical*4, default*2,bulk") == (("critical", 4), ("default", 2), ("bulk", 1))
     assert parse_queues("a*b,**3") == (("a*b", 1), ("*", 3))
-    for bad in ("", "a,,b", "a*0", "a*1001", "a\nb", "x" * 129):
+    for bad in ("", "a,,b", "a*0", "a*-1", "a*2.5", "a*+1", "a*1001", "a\nb", "x" * 129):
         with pytest.raises(ValueError, match="queue"):
             parse_queues(bad)
 
