@@ -88,3 +88,19 @@ def test_the_suite_makes_the_page_of_what_it_measured(place: Path) -> None:
     found = json.loads((place / "figures.json").read_text())
     assert found["figures"].keys() == {"lab", "shutdown"}
     assert found["failed"] == {}
+
+
+def test_a_bench_that_is_told_to_stop_leaves_nothing(place: Path) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bench", "idle", "--seconds", "90"],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    with running, running.stdout as said:
+        assert any(line.startswith("PostgreSQL ") for line in said), "its server runs"
+        assert list(place.glob("bench-pg-*")) != []
+        running.terminate()
+        running.wait(60)
+    assert running.returncode != 0
+    assert list(place.glob("bench-*")) == []
