@@ -116,6 +116,7 @@ class Publisher(Protocol):
         Raises:
             EventRefused: it will not have this one; others may well pass.
             BrokerDown: nothing passes at the moment.
+            TimeoutError: no answer for this one; whether others pass is for the relay to see.
         """
 
     async def check(self) -> None:

@@ -121,7 +121,8 @@ class Relay:
         self._down.set()
         self._window = _FIRST_WINDOW
         self._failures = 0
-        self._confirmed_at = 0.0
+        self._confirmed_from = 0.0
+        """When the last of the events that were confirmed was sent."""
         self._told = True
         self._told_held = False
         self._held_at = 0.0
@@ -316,16 +317,14 @@ class Relay:
         except asyncio.CancelledError:
             if event not in self._overdue:
                 raise
-            reason = f"no confirmation within {self._settings.publish_timeout_s:g} s"
-            if self._confirmed_at > began:
-                self._refuse(event, f"{reason}, though events sent later were confirmed")
-            else:
-                self._return(event, reason)
+            self._unanswered(event, began, f"no confirmation within {self._settings.publish_timeout_s:g} s")
+        except TimeoutError as error:
+            self._unanswered(event, began, str(error))
         except Exception as error:  # a driver's fault must not stop the others, nor loop for ever
             log.exception("relay.driver_failed", id=event.id, topic=event.topic)
             self._refuse(event, f"its driver failed: {type(error).__name__}: {first_line(error)}")
         else:
-            self._confirmed_at = time.monotonic()
+            self._confirmed_from = max(self._confirmed_from, began)
             self._failures = 0
             self._window = min(self._settings.outbox_batch, self._window * 2)
             self._book.sent(event)
@@ -335,6 +334,13 @@ class Relay:
             self._flying.pop(event, None)
             self._overdue.discard(event)
         self._stir.set()
+
+    def _unanswered(self, event: Event, began: float, reason: str) -> None:
+        """It was sent at *began*; the broker says nothing: is it the event, or the broker?"""
+        if self._confirmed_from > began:
+            self._refuse(event, f"{reason}, though events sent later were confirmed")
+        else:
+            self._return(event, reason)
 
     def _return(self, event: Event, reason: str) -> None:
         """Not sent, or not known to be: it goes out again once the broker is back."""
@@ -477,7 +483,7 @@ class Relay:
     async def _broker(self) -> None:
         while True:
             await self._down.wait()
-            if self._failures or self._confirmed_at:
+            if self._failures or self._confirmed_from:
                 self._repeats.tell(
                     log.warning, "broker.down", reason=self.broker_error, did="waiting for it; no event is charged"
                 )

@@ -122,3 +122,26 @@ async def test_what_a_broker_would_hang_up_over_holds_up_nothing(
     for error, (_, said) in zip(errors, bad, strict=True):
         assert error.startswith(said), (error, said)
     assert sorted(one.payload["n"] for one in await place.arrived()) == [*range(len(odd)), 99]
+
+
+async def test_what_makes_the_server_close_the_channel_is_found_among_others(
+    db: Database, rabbit_server: Rabbit, name: str, role: Starter
+) -> None:
+    """RabbitMQ reads the headers CC and BCC itself, and closes the channel over a text, whatever else is on its way."""
+    rabbit_server.start()
+    place = ground(rabbit_server, name)
+    await place.open()
+    events = [NewEvent(place.topic, {"n": n}, key=f"k{n % 5}") for n in range(300)]
+    events[50:50] = [NewEvent(place.topic, {"n": -1}, headers={"CC": "x"}, key="bad")]
+    events[200:200] = [NewEvent(place.topic, {"n": -2}, headers={"BCC": "x"})]
+    publish_many(db.connect(), events)
+    role("relay", outbox_url=place.url, outbox_max_attempts=2, retry_base_s=0.1)
+    db.wait_for("select count(*)::int from supervisor.outbox", 0, 30)
+    parked = db.rows("select attempts, payload ->> 'n', last_error from supervisor.outbox_parked order by id")
+    assert [row[:2] for row in parked] == [(2, "-1"), (2, "-2")]
+    assert all(row[2].startswith("RabbitMQ closed the channel over it: PRECONDITION_FAILED") for row in parked)
+    arrived = await place.arrived()
+    assert {one.payload["n"] for one in arrived} == set(range(300))
+    for key in {one.key for one in arrived}:
+        numbers = list(dict.fromkeys(one.payload["n"] for one in arrived if one.key == key))
+        assert numbers == sorted(numbers), key

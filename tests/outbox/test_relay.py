@@ -218,6 +218,29 @@ async def test_an_outage_of_the_broker_parks_nothing(db: Database, nats: Nats, n
     assert [payload["n"] for _, payload, _ in await arrived(nats.url, name)] == list(range(301))
 
 
+async def test_a_broker_that_hangs_charges_no_event(db: Database, nats: Nats, name: str, role: Starter) -> None:
+    """It stops as a whole at full flow, with a batch on its way: connected, and silent for longer than the limit."""
+    await make_stream(nats.url, name)
+    count = 20_000
+    db.execute(
+        "select count(*) from generate_series(1, %s) as n,"
+        " supervisor.publish(%s, jsonb_build_object('n', n), key => 'k' || n %% 5000)",
+        [count, f"{name}.a"],
+    )
+    relay = role("relay", outbox_url=nats.url, outbox_max_attempts=1, publish_timeout_s=1)
+    db.wait_for("select count(*) < %s from supervisor.outbox", True, 30, [count - 1000])
+    nats.freeze()
+    try:
+        relay.wait_event("broker.down", 20)
+        assert pending(db) > 0, "it was frozen too late to show anything"
+    finally:
+        nats.thaw()
+    db.wait_for("select count(*)::int from supervisor.outbox", 0, 30)
+    assert db.value("select count(*)::int from supervisor.outbox_parked") == 0
+    assert relay.events("event.refused") == []
+    assert {payload["n"] for _, payload, _ in await arrived(nats.url, name)} == set(range(1, count + 1))
+
+
 async def test_a_relay_may_start_before_its_broker(db: Database, nats: Nats, name: str, role: Starter) -> None:
     await make_stream(nats.url, name)
     nats.stop()

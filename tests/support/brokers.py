@@ -88,6 +88,15 @@ class Nats:
             self._process.send_signal(number)
             self._process.wait(15)
 
+    def freeze(self) -> None:
+        """It stays connected and says nothing, until `thaw`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def restart(self, away_s: float = 0.0, number: signal.Signals = signal.SIGTERM) -> None:
         """Stop it, leave it down for a while, start it with its data."""
         self.stop(number)

@@ -41,6 +41,7 @@ _MOST_BYTES: Final = 64 << 20
 _REFUSALS: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.INVALID_MSG,
         KafkaError.INVALID_MSG_SIZE,
         KafkaError.TOPIC_EXCEPTION,
@@ -172,6 +173,8 @@ class KafkaPublisher:
         """Raise what *error* means for its event."""
         if error.code() in _REFUSALS:
             raise EventRefused(f"Kafka refused it: {error.str()}")
+        if error.code() == KafkaError._MSG_TIMED_OUT:  # perhaps one partition that has no leader
+            raise TimeoutError(f"no confirmation within {_REQUEST_MS // 1000} s")
         raise BrokerDown(f"{self._shown}: {error.str()}")
 
     async def close(self) -> None:

@@ -7,6 +7,10 @@ there is made, durable, of the type topic. Published as mandatory: an event that
 fault, not lost. Consumed from one durable queue per consumer, bound to the exchange by the topics; or, without an
 exchange, from the queues named by them.
 
+Some events make the server close the channel, with all that is on its way: too large, a header that it reads
+itself (CC, BCC), a routing key that the user may not write. It does not say which one. So the next ones go one at a
+time, until the channel is closed over one that is alone: that one is refused.
+
 Always true: an event counts as published when the broker confirmed it, and not when it was returned besides.
 """
 
@@ -37,6 +41,8 @@ from supervisor.release import VERSION
 
 _CONNECT_S: Final = 5.0
 _SHORT_BYTES: Final = 255
+_ONE_BY_ONE: Final = 2000
+"""So many events after a channel was closed: more than can have been on their way, with some that came since."""
 _ERRORS: Final = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError, asyncio.CancelledError)
 _TOO_BIG: Final = re.compile(r"message size \d+ .*?larger than (?:configured )?max size (\d+)")
 
@@ -123,6 +129,9 @@ class RabbitPublisher:
         self._source = source
         self._most: int | None = None
         """The server's largest message, once it has told it."""
+        self._one_by_one = 0
+        """So many events still go alone: one of those on their way together made the server close the channel."""
+        self._turn = asyncio.Lock()
 
     async def connect(self) -> None:
         """See Publisher."""
@@ -135,8 +144,16 @@ class RabbitPublisher:
 
     async def publish(self, event: Event) -> None:
         """See Publisher."""
+        if not self._one_by_one:
+            await self._publish(event, alone=False)
+            return
+        async with self._turn:
+            await self._publish(event, alone=True)
+            self._one_by_one = max(0, self._one_by_one - 1)
+
+    async def _publish(self, event: Event, *, alone: bool) -> None:
         exchange = self._connection.exchange
-        if exchange is None:
+        if exchange is None or not self._connection.open:
             raise self._connection.down("not connected")
         if len(event.topic.encode()) > _SHORT_BYTES:
             raise EventRefused("its topic is longer than a routing key may be, 255 bytes")
@@ -174,9 +191,15 @@ class RabbitPublisher:
                 raise
             raise self._connection.down("connection lost") from None  # by the client, for want of a connection
         except (AMQPError, ChannelInvalidStateError, OSError) as error:
-            if isinstance(error, AMQPChannelError) and (told := _TOO_BIG.search(str(error))):
-                self._most = int(told[1])
-                self._check_size(event)
+            if isinstance(error, AMQPChannelError):
+                if told := _TOO_BIG.search(str(error)):
+                    self._most = int(told[1])
+                    self._check_size(event)
+                elif alone:
+                    self._one_by_one = 0
+                    raise EventRefused(f"RabbitMQ closed the channel over it: {words(error)}") from error
+                else:
+                    self._one_by_one = _ONE_BY_ONE
             raise self._connection.down(words(error)) from error
 
     def _check_size(self, event: Event) -> None:
