@@ -147,6 +147,7 @@ FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {
     "rate_step": _WORKER,
     "tell_gates": _WORKER,
     "lock_keys": _WORKER,
+    "hold_row": _WORKER,
     "advance": _WORKER,
     "tell_let_in": _WORKER,
     "pass_order": _WORKER,

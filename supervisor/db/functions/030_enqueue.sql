@@ -239,7 +239,7 @@ begin
         if p_on_conflict = 'replace' and v_state = 'queued' then
             select j.id, j.unique_key, j.gated into id, v_key, v_ungate from {schema}.job j
              where j.id = v_other and j.lease is null
-               for no key update skip locked;
+               for update skip locked;  -- not less: 046_gate.sql says why
             if not found then
                 -- Somebody is at it: another producer, or a claim. Having waited for a claim leaves a lock on
                 -- the running job, for which its ack would wait until this transaction ends, however long
@@ -247,7 +247,7 @@ begin
                 begin
                     select j.id, j.unique_key, j.gated into id, v_key, v_ungate from {schema}.job j
                      where j.id = v_other and j.lease is null
-                       for no key update;
+                       for update;
                     if not found then
                         raise exception 'claimed' using errcode = 'QS003';
                     end if;

@@ -13,6 +13,9 @@
 --                  newcomer, is followed by the look that their note asks for.
 --                  Who changes a row of gated, or takes a link of a waiting job away, holds that job's row. Whoever
 --                  lets in skips rows that are locked, and leaves a note.
+--                  Whoever changes a job and may delete it in the same transaction locks its row for update before.
+--                  A weaker lock lets `for key share` pass on to the changed row, where the server waits for the
+--                  delete, SKIP LOCKED or not: a look, or a waiter for a result, would wait for that transaction.
 -- Notes            While somebody waits and could go, there is a note, or an end that is not committed yet.
 -- Rights           of the caller, but where it says otherwise.
 
@@ -59,6 +62,24 @@ language sql as $fn$
                    hashtextextended('pg-supervisor gate ' || {schema_literal} || ' ' || p_gate || ' ' || k.key, 0)) as got
           from unnest(p_keys) as k (key))
     select coalesce(array_agg(t.key) filter (where t.got), '{}') from tried t
+$fn$;
+
+-- hold_row: lock the row of a job that may pass a gate. Internal.
+--
+-- Returns  whether that was done. A row that is locked is not waited for, but a note is left: whoever has it may undo
+--          what it does.
+create or replace function {schema}.hold_row(p_id bigint, p_gate integer, p_key text) returns boolean
+language plpgsql as $fn$
+begin
+    perform from {schema}.job j where j.id = p_id for no key update skip locked;
+    if found then
+        return true;
+    end if;
+    insert into {schema}.gate_note (at, gate, key)
+    select clock_timestamp() + interval '100 ms', p_gate, p_key
+     where exists (select from {schema}.job j where j.id = p_id);
+    return false;
+end
 $fn$;
 
 -- advance: jobs have passed a gate: to the next that they have, with a note, or into the queue. Internal.
@@ -139,12 +160,7 @@ begin
            select from {schema}.gated h
             where h.ordering_key = p_key and (h.gate is null or h.gate in (3, 4) or (h.gate = 9 and h.ordering_hold)))
      order by g.job_id limit 1;
-    if v_id is null then
-        return '{}';
-    end if;
-    perform from {schema}.job j where j.id = v_id for no key update skip locked;
-    if not found then
-        insert into {schema}.gate_note (at, gate, key) values (clock_timestamp() + interval '100 ms', 2, p_key);
+    if v_id is null or not {schema}.hold_row(v_id, 2, p_key) then
         return '{}';
     end if;
     return {schema}.advance(array[v_id], 2);
@@ -181,13 +197,9 @@ begin
             insert into {schema}.gate_note (at, gate, key) values (clock_timestamp(), 3, p_key);
             exit;
         end if;
-        perform from {schema}.job j where j.id = r.job_id for no key update skip locked;
-        if found then
+        if {schema}.hold_row(r.job_id, 3, p_key) then
             v_ids := v_ids || r.job_id;
             v_held := v_held + 1;
-        else
-            -- Whoever has it may undo what it does.
-            insert into {schema}.gate_note (at, gate, key) values (v_now + interval '100 ms', 3, p_key);
         end if;
     end loop;
     return case when v_ids = '{}' then v_ids else {schema}.advance(v_ids, 3) end;
@@ -242,11 +254,8 @@ begin
             v_again := v_last + r.step;
             exit;
         end if;
-        perform from {schema}.job j where j.id = r.job_id for no key update skip locked;
-        if found then
+        if {schema}.hold_row(r.job_id, 4, p_key) then
             v_ids := array[r.job_id];
-        else
-            v_again := v_now + interval '100 ms';
         end if;
     end loop;
     if v_again is not null then
@@ -260,6 +269,7 @@ $fn$;
 create or replace function {schema}.cancel_child(p_child bigint, p_why text) returns void
 language plpgsql as $fn$
 begin
+    perform from {schema}.job j where j.id = p_child for update;
     update {schema}.job j
        set last_error = p_why,
            errors = {schema}.noted(j.errors, jsonb_build_object(
@@ -289,15 +299,8 @@ declare
     v_left  boolean := false;
     r       record;
 begin
-    perform from {schema}.job j where j.id = p_child for no key update skip locked;
-    if not found then
-        if exists (select from {schema}.job j where j.id = p_child) then
-            insert into {schema}.gate_note (at, gate, key)
-            values (clock_timestamp() + interval '100 ms', 1, p_child::text);
-        end if;
-        return '{}';
-    end if;
-    if not exists (select from {schema}.gated g where g.job_id = p_child and g.gate = 1) then
+    if not {schema}.hold_row(p_child, 1, p_child::text)
+       or not exists (select from {schema}.gated g where g.job_id = p_child and g.gate = 1) then
         return '{}';
     end if;
     -- One snapshot for both tables: a retry moves a parent from the one to the other.

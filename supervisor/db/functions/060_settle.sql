@@ -136,7 +136,7 @@ $fn$;
 --          bases_s, caps_s. p_keep: as in work. p_limit_s: limit for unknown kinds.
 -- Returns  one row per job moved: id, new status, seconds until it is due (null unless queued).
 --          A missing id was stale: its lease was lost and nothing was written for it.
--- Locks    rows leased to the session, in id order.
+-- Locks    rows leased to the session, in id order; for update, since some are deleted (046_gate.sql says why).
 -- Index    job_pkey.
 create or replace function {schema}.settle(
     p_session bigint, p_ids bigint[], p_claims bigint[], p_events text[], p_errors text[], p_reasons text[],
@@ -167,7 +167,7 @@ begin
     loop
         select j.* into v_job from {schema}.job j
          where j.id = r.id and j.lease = p_session and j.claims = r.claims
-           for no key update;
+           for update;
         continue when not found;
         id := r.id;
         due_in_s := null;

@@ -156,7 +156,7 @@ begin
                 or (j.lease is not null
                     and not exists (select from {schema}.session s where s.id = j.lease and s.closed_at is null)))
          order by j.run_at, j.id + 0 limit p_limit
-           for no key update of j skip locked) x;
+           for update of j skip locked) x;  -- not less: 046_gate.sql says why
     -- The rows are locked now. Decide from fresh snapshots: the one above may be older than a lease
     -- taken, and a session opened, while it ran.
     foreach v_id in array coalesce(v_ids, '{}') loop

@@ -61,7 +61,7 @@ begin
     for v_job in
         select j.* from {schema}.job j where j.id = any (p_ids)
          order by j.lease is not null, case when j.lease is null then {schema}.key_of(j.id, j.unique_key) end nulls first, j.id
-           for no key update
+           for update  -- not less: 046_gate.sql says why
     loop
         id := v_job.id;
         v_kill := least(v_job.kill_at, case when v_job.lease is not null then clock_timestamp() + p_kill_after end);
@@ -148,7 +148,7 @@ begin
         select j.* from {schema}.job j
          where j.id = any (p_ids) and j.lease is null and j.run_at < 'infinity'
          order by {schema}.key_of(j.id, j.unique_key) nulls first, j.id
-           for no key update
+           for update  -- not less: 046_gate.sql says why
     loop
         v_was := case when v_job.gated then {schema}.set_due(v_job.id, v_at) end;
         update {schema}.job j
