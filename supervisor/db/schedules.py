@@ -27,7 +27,7 @@ from supervisor.errors import InvalidSchedule
 
 
 class Open(NamedTuple):
-    """An entry that is neither paused nor retired, with what is in force."""
+    """An entry that is neither paused nor retired, with what is in force. *defined*: by a living supervisor."""
 
     name: str
     kind: str
@@ -38,6 +38,7 @@ class Open(NamedTuple):
     next_at: datetime | None
     problem: str | None
     now: datetime
+    defined: bool
 
 
 class Schedule(NamedTuple):

@@ -7,7 +7,8 @@ Every supervisor does this, whatever handlers it has. A firing is one statement 
 skipped, so there is no leader to lose: one that is frozen or cut off holds nothing up.
 
 Always true: whether something is due is decided by the database's clock; this host's says only how long to
-sleep. Nothing of an entry but its row is relied on: it may be paused, edited or retired at any moment.
+sleep. Nothing of an entry but its row is relied on: it may be paused, edited or retired at any moment. One that no
+living supervisor defines is left alone: after all were away, a removed handler's entry is retired before it is due.
 
 Elsewhere: ticks (supervisor/cron.py); what the statements promise (db/functions/085_cron.sql).
 """
@@ -84,6 +85,8 @@ class Cron:
         self._without_entries = not (found or self._entries)
         self._wait_s = _LOOK_WITHOUT_ENTRIES_S if self._without_entries else _LOOK_S
         for entry in found:
+            if not entry.defined:
+                continue  # its handler may be gone: whoever has it says so before it is fired
             if entry.next_at is None:
                 await self._guard.run(partial(self._plan, entry), "cron")
             elif entry.next_at <= entry.now:

@@ -235,6 +235,17 @@ def test_entries_of_a_removed_handler_are_retired_when_its_last_supervisor_is_go
     assert row(db)["retired_at"] is None
 
 
+def test_an_entry_is_defined_while_a_supervisor_that_has_it_was_heard_of(db: Database) -> None:
+    declare(db, entry("a"), entry("b", "other"), kinds=("k", "other"))
+    assert {one.defined for one in look(db).values()} == {True}
+    db.execute(
+        "update supervisor.schedule_version set expires_at = clock_timestamp() - interval '1 s' where kind = 'k'"
+    )
+    assert {name: one.defined for name, one in look(db).items()} == {"a": False, "b": True}
+    declare(db, entry("a"))
+    assert look(db)["a"].defined
+
+
 def test_an_entry_taken_off_its_handler_is_retired_at_once(db: Database) -> None:
     declare(db, entry(), entry("k:b"))
     assert declare(db, entry()) == {"k:b"}

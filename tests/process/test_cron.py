@@ -238,6 +238,20 @@ def test_two_versions_do_not_fight_and_removed_entries_are_retired(db: Database,
     assert new.stop() == 0
 
 
+def test_after_all_were_away_a_removed_handlers_entry_is_not_fired_once_more(db: Database, service: Start) -> None:
+    """Stop, deploy without the handler, start: as small services are deployed. Its tick is due meanwhile."""
+    one = service(**QUICK, env=entries(k=[EACH], other=[{**EACH, "missed": "once"}]))
+    wait_ticks(db, "k", 1)
+    assert one.stop() == 0
+    db.wait_for("select bool_and(expires_at < clock_timestamp()) from supervisor.schedule_version", True, 20)
+    before, others = ticks(db, "k"), ticks(db, "other")
+    assert stored(db, "k", "next_at") < now(db)
+    service(**QUICK, env=entries(other=[{**EACH, "missed": "once"}]))
+    wait_ticks(db, "other", len(others) + 2)
+    assert ticks(db, "k") == before
+    assert stored(db, "k", "retired_at") is not None
+
+
 def test_a_wrong_host_clock_fires_no_tick_twice_early_or_late(db: Database, service: Start, tmp_path: Path) -> None:
     """B33: one host is 90 s behind, the other jumps by an hour; ticks are those of the database's clock."""
     if not FAKETIME.exists():
