@@ -20,3 +20,4 @@ def test_nothing_is_lost_doubled_or_wrongly_charged_under_faults() -> None:
     assert report.verdict.clean, f"{report.text()}\n{report.log_tail}"
     assert len(report.kinds()) >= 8, report.text()
     assert report.verdict.jobs > 1000
+    assert min(report.verdict.keys[name] for name in ("ordered", "limited", "paced", "children")) > 10, report.text()
