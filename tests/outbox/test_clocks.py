@@ -1,4 +1,7 @@
-"""B33 for relays and consumers: their hosts' wall clocks are wrong and jump, and only the database's clock counts."""
+"""B33 for relays and consumers: their hosts' wall clocks are wrong and jump, and only the database's clock counts.
+
+Not with Kafka: its client, librdkafka, does not start under libfaketime.
+"""
 
 import asyncio
 import time
@@ -10,7 +13,7 @@ import pytest
 
 from supervisor import publish
 from tests.support.arrivals import NatsGround, ground
-from tests.support.brokers import Broker, Kafka
+from tests.support.brokers import Broker, Rabbit
 from tests.support.database import Database
 from tests.support.faketime import FAKETIME, environment
 from tests.support.relay import Role
@@ -18,8 +21,9 @@ from tests.support.sizes import FULL
 from tests.support.tools import missing
 
 SECONDS = 30.0 if FULL else 4.0
-RETRY_S = 5.0 if FULL else 2.0
-BROKERS = ["nats", "rabbit", "kafka"] if FULL else ["nats"]
+RETRY_S = 5.0
+LATE_S = 1.0 if FULL else 5.0  # a loaded machine is late; a wrong clock would be 90 s or an hour
+BROKERS = ["nats", "rabbit"] if FULL else ["nats"]
 
 
 async def write(db: Database, topic: str, seconds: float) -> list[str]:
@@ -54,7 +58,7 @@ async def test_wrong_clocks_change_nothing_for_relays_and_consumers(
     behind, jumping = tmp_path / "behind", tmp_path / "jumping"
     behind.write_text("-90s")
     jumping.write_text("+0s")
-    settings = {"outbox_url": place.url, "outbox_lease_s": 2, "retry_base_s": RETRY_S, "retry_cap_s": RETRY_S}
+    settings = {"outbox_url": place.url, "outbox_lease_s": 5, "retry_base_s": RETRY_S, "retry_cap_s": RETRY_S}
     page = {"health_port": "auto", "watch_every_s": 0.2}
     relays = [role("relay", env=environment(clock), **settings, **page) for clock in (behind, jumping)]
     db.wait_for("select array(select count(*) from supervisor.outbox_part group by holder)", [32, 32], 20)
@@ -66,9 +70,8 @@ async def test_wrong_clocks_change_nothing_for_relays_and_consumers(
 
     writing = asyncio.create_task(write(db, place.topic, SECONDS))
     refused = publish(db.connect(), later.topic, {"n": -1})
-    if not isinstance(broker, Kafka):  # this server makes any topic
-        db.wait_for("select attempts from supervisor.outbox where id = %s", 1, 10, [refused.id])
-        due = db.value("select extract(epoch from retry_at)::float8 from supervisor.outbox where id = %s", [refused.id])
+    db.wait_for("select attempts from supervisor.outbox where id = %s", 1, 10, [refused.id])
+    due = db.value("select extract(epoch from retry_at)::float8 from supervisor.outbox where id = %s", [refused.id])
     await later.open()
     for jump in ("+3600s", "-3600s"):
         await asyncio.sleep(SECONDS / 3)
@@ -76,7 +79,8 @@ async def test_wrong_clocks_change_nothing_for_relays_and_consumers(
     made = await writing
     db.wait_for("select count(*)::int from supervisor.outbox", 0, 20)
 
-    assert Counter(one.event_id for one in await place.arrived()) == Counter(made), "each once"
+    if not isinstance(broker, Rabbit):  # there the consumer has taken them
+        assert Counter(one.event_id for one in await place.arrived()) == Counter(made), "each once"
     assert [one.event_id for one in await later.arrived()] == [str(refused.event_id)]
     assert db.value("select sum(token)::int from supervisor.outbox_part") == tokens, "no part has changed hands"
     for relay in relays:
@@ -88,12 +92,11 @@ async def test_wrong_clocks_change_nothing_for_relays_and_consumers(
         [refused.id],
     )[0]
     print(f"published after {first:.3f} to {last:.3f} s, by the server")
-    assert 0 <= first <= last < 5, "a loaded machine is late, a wrong clock would be 90 s or an hour"
-    if not isinstance(broker, Kafka):
-        retried = db.value(
-            "select extract(epoch from sent_at)::float8 from supervisor.outbox_sent where id = %s", [refused.id]
-        )
-        assert 0 <= retried - due < 1, "when it was due, by the server"
+    assert 0 <= first <= last < LATE_S
+    retried = db.value(
+        "select extract(epoch from sent_at)::float8 from supervisor.outbox_sent where id = %s", [refused.id]
+    )
+    assert 0 <= retried - due < LATE_S, "when it was due, by the server"
     db.wait_for("select count(*)::int from supervisor.job", len(made), 20)
     assert db.value("select count(distinct payload ->> 'n')::int from supervisor.job") == len(made)
     for process in (*relays, consumer):
@@ -101,3 +104,5 @@ async def test_wrong_clocks_change_nothing_for_relays_and_consumers(
         ages = [line for line in process.page("/metrics")[1].splitlines() if line.startswith("supervisor_")]
         assert [line for line in ages if line.rpartition(" ")[2].startswith("-")] == []
         assert process.stop() == 0
+    told = consumer.wait_event("consumer.stopped")
+    assert (told["received"], told["duplicate"]) == (len(made), 0)
