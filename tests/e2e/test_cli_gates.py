@@ -73,3 +73,17 @@ async def test_the_same_from_python_in_the_callers_transaction(db: Database, ser
             release_order(conn, wrong)  # type: ignore[arg-type]
     with pytest.raises(SchemaMissing):
         release_order(conn, 1, schema="nowhere")
+
+
+def test_scheduled_means_the_same_in_a_list_and_in_an_order(cli: Cli, db: Database) -> None:
+    """A job that is due and waits at a gate is not scheduled, although it is parked; one that is due later is."""
+    for _ in range(2):
+        enqueue(db, "k", ordering_key="a")
+    [later] = enqueue(db, "k", ordering_key="b", delay=3600)
+    [plain] = enqueue(db, "k", delay=3600)
+    listed = {one["id"] for one in cli("jobs", "list", "--status", "scheduled", "--json").document["jobs"]}
+    assert listed == {later, plain}
+    found = cli("jobs", "cancel", "--status", "scheduled", "--dry-run", "--json").document
+    assert found["first"] == [later, plain]
+    assert cli("jobs", "cancel", "--status", "scheduled", "-y", "--json").document["cancelled"] == 2
+    assert db.statuses() == {"queued": 2, "cancelled": 2}

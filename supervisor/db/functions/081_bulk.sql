@@ -1,10 +1,10 @@
 -- matching: the next ids that a filter names, of the living jobs or of the dead letters, in the order of ids.
 --
 -- Params   p_living: job, else dead_letter. p_statuses: queued, running; dead, cancelled. p_scheduled: of the queued ones
---          only those due later (true), or all (null). p_kind, p_queue: null takes any. p_older_than: enqueued longer ago
---          than that. p_key: its unique_key, ordering_key, concurrency_key or rate_key. p_after, p_upto: ids above after,
---          up to upto. p_most: ids returned at most. p_window: rows looked at at most, so that a filter that fits few
---          rows does not read them all at once.
+--          only those due later (true; of a job at a gate the time that it was asked for counts), or all (null). p_kind,
+--          p_queue: null takes any. p_older_than: enqueued longer ago than that. p_key: its unique_key, ordering_key,
+--          concurrency_key or rate_key. p_after, p_upto: ids above after, up to upto. p_most: ids returned at most.
+--          p_window: rows looked at at most, so that a filter that fits few rows does not read them all at once.
 -- Returns  the ids, and where to go on (p_after of the next call); null: there is nothing behind.
 -- Locks    none: whoever acts on them takes what is still there.
 -- Index    job_pkey, dead_letter_pkey, from p_after on.
@@ -30,7 +30,10 @@ begin
         with looked as materialized (
             select j.id,
                    case when j.lease is null then 'queued' else 'running' end = any (p_statuses)
-                   and (p_scheduled is null or j.run_at > now())
+                   and (p_scheduled is null or j.run_at > now()
+                        and (j.gated is not true or not exists (
+                             select from {schema}.gated g
+                              where g.job_id = j.id and g.gate is not null and g.due_at <= now())))
                    and (p_kind is null or j.kind = p_kind)
                    and (p_queue is null or j.queue = p_queue)
                    and (v_before is null or j.created_at < v_before)
