@@ -158,8 +158,9 @@ def _claims(url: str, watch: psycopg.Connection[Any], probes: int) -> tuple[floa
         control = json.loads(rows.pop()[4])
         if len(rows) != _BATCH or control["lost"]:
             raise RuntimeError(f"a claim of {_BATCH} brought {len(rows)}: {control}")
-        acks = [(row[1], row[2]) for row in rows]
-        mark = (rows[-1][13], rows[-1][14])
+        acks = sorted((row[1], row[2]) for row in rows)
+        [at], [last] = control["marks"]["at"], control["marks"]["ids"]
+        mark = (at, last)
     watch.execute("delete from supervisor.job")
     watch.execute("delete from supervisor.session where id = %s", [session])
     return percentile(took, 50), percentile(took, 99)

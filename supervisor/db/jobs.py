@@ -184,21 +184,26 @@ async def work(
         },
     )
     control = from_json(rows.pop()[4])
-    jobs = []
-    new_marks: dict[int, Mark] = {}
+    claimed: list[ClaimedJob] = []
+    position, queue, priority = 0, "", 0
     for row in rows:
-        index = row[0] - 1
-        lane = lanes[index]
-        new_marks[index] = Mark(row[13], row[14])
-        own_priority = lane.priority - SUSPECTS * lane.suspects
-        jobs.append(
+        if row[0] != position:
+            position = row[0]
+            lane = lanes[position - 1]
+            queue, priority = lane.queue, lane.priority - SUSPECTS * lane.suspects
+        claimed.append(
             ClaimedJob(
-                row[1], row[2], row[3], lane.queue, own_priority, row[4], row[5], row[6], row[7], row[8], row[9],
-                row[10], row[11], row[12],
+                row[1], row[2], row[3], queue, priority, row[4], row[5], row[6], row[7], row[8], row[9], row[10],
+                row[11], row[12],
             )
         )  # fmt: skip
+    marked = control["marks"]
+    new_marks = {
+        position - 1: Mark(at, id_)
+        for position, at, id_ in zip(marked["lanes"], marked["at"], marked["ids"], strict=True)
+    }
     return Answer(
-        jobs,
+        claimed,
         new_marks,
         control["acked"],
         control["lost"] or [],

@@ -77,7 +77,7 @@ def work(
     schema: str = "supervisor",
 ) -> Claim:
     """Send work() as a worker does; *hands*: for queues with a limit, else for all."""
-    acks = list(acks)
+    acks = sorted(acks, key=lambda job: job.id)
     from_marks = [(marks or {}).get(lane, Mark()) for lane in lanes]
     rows = conn.execute(
         statement("work", schema),
@@ -97,10 +97,14 @@ def work(
         },
     ).fetchall()
     control = json.loads(rows.pop()[4])
-    jobs, new_marks = [], {}
+    marked = control["marks"]
+    new_marks = {
+        lanes[position - 1]: Mark(at, id_)
+        for position, at, id_ in zip(marked["lanes"], marked["at"], marked["ids"], strict=True)
+    }
+    jobs = []
     for row in rows:
         lane = lanes[row[0] - 1]
-        new_marks[lane] = Mark(row[13], row[14])
         jobs.append(
             Held(row[1], row[2], row[6], row[3], lane.queue, lane.priority, row[12], row[4], row[5], row[8], row[9])
         )

@@ -11,7 +11,7 @@
 --          p_lookback: scan at least this far back from now: rows commit later than they are stamped.
 --          p_hands: most jobs to claim of queues with a limit: such a job has a place from its claim on, so
 --          it should start at once.
--- Returns  one row per claimed job (lane = position in p_queues from 1), with its lane's new mark;
+-- Returns  one row per claimed job, lane by lane (lane = position in p_queues from 1), with its lane's new mark;
 --          then one control row (lane null) whose payload is {"acked", "lost", "short", "next", "now"}:
 --          acks accepted, ids whose lease was lost, whether every lane was read to its end, seconds
 --          to the next job that will be due or that its queue's rate lets start (null: none), the
@@ -19,7 +19,8 @@
 --          have been seen. Where queues have settings (045_queue.sql) also "unread": the lanes that were
 --          not read to their end, "short" notwithstanding; "limited": the queues asked for that have a
 --          limit or a rate; "blocked": jobs are due that wait for a place, look again soon; "left": jobs
---          are due that have one, for want of hands.
+--          are due that have one, for want of hands. "marks": "lanes", "at", "ids": the new mark of each lane
+--          that gave a job, as in the rows of its jobs (which releases before this one read).
 -- Paused, limited   a paused queue's lanes are left out. Those of a limited one are claimed from by themselves,
 --          while this transaction holds the queue's places. Other queues cost one look at an index that is
 --          empty for most, and a shared lock (045_queue.sql says what for).
@@ -92,6 +93,10 @@ declare
     v_left    boolean := false;
     v_shared  boolean := false;            -- the lock that claims share is taken
     v_lost    bigint[];
+    v_lanes   integer[] := '{}';           -- that gave a job, with the marks of each
+    v_at      text[] := '{}';
+    v_at_id   bigint[] := '{}';
+    v_marked  integer := 0;                -- the last of them
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'work needs READ COMMITTED, not %', current_setting('transaction_isolation') using errcode = 'QS002';
@@ -256,6 +261,12 @@ begin
                           j.suspect, extract(epoch from j.timeout)::float8, j.created_at, j.run_at, p.mark_at, p.mark_id
             loop
                 v_claimed := v_claimed + 1;
+                if lane <> v_marked then
+                    v_marked := lane;
+                    v_lanes := v_lanes || lane;
+                    v_at := v_at || to_char(mark_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US"+00"');
+                    v_at_id := v_at_id || mark_id;
+                end if;
                 if v_queue is not null then
                     v_ids := v_ids || id;
                     v_tokens := v_tokens || claims;
@@ -312,7 +323,8 @@ begin
         'unread', v_unread,
         'limited', v_capped,
         'blocked', v_blocked,
-        'left', v_left)::text;
+        'left', v_left,
+        'marks', json_build_object('lanes', v_lanes, 'at', v_at, 'ids', v_at_id))::text;
     return next;
 end
 $fn$;

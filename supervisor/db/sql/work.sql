@@ -4,8 +4,7 @@
 --          priorities, mark_at, mark_id: array literals of one length, best lane first; limit;
 --          lookback_s; hands: most jobs of limited queues.
 -- Returns  claimed jobs, then one control row (lane is null). No rows is not possible.
-select lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at,
-       to_char(mark_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US"+00"'), mark_id
+select lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at
   from {schema}.work(%(session)s, %(ids)s::bigint[], %(claims)s::bigint[], %(took)s::float8[], %(keep)s,
                      %(queues)s::text[], %(priorities)s::smallint[], %(mark_at)s::timestamptz[], %(mark_id)s::bigint[],
                      %(limit)s, make_interval(secs => %(lookback_s)s), %(hands)s)
