@@ -39,6 +39,8 @@ _BACKOFF_S: Final = (0.1, 5.0)
 _STRUCTURED: Final = "application/cloudevents+json"
 _MOST_ID_BYTES: Final = 512
 _TIDY_S: Final = 60.0
+_NO_EVENTS_FAULT: Final = frozenset({"08", "25", "28", "3D", "3F", "42", "53", "57", "58", "F0", "XX"})
+"""Classes of refusals that any event would meet: rights, tables, memory, disk, a fault of the server. Waited out."""
 
 log = get_logger("consumer")
 
@@ -147,7 +149,7 @@ class Consumer:
         consumers.labels("down").set(not connected)
 
     async def _store(self, deliveries: Sequence[Delivery], stop: asyncio.Event) -> None:
-        """Commit a batch, however long the database is away; one by one when it refuses the whole."""
+        """Commit a batch, however long the database is away; one by one when it refuses the whole for its contents."""
         jobs: list[tuple[Delivery, str]] = []
         parked: list[inbox.Parked] = []
         for delivery in deliveries:
@@ -158,8 +160,6 @@ class Consumer:
         try:
             await self._commit(jobs, parked, stop)
         except DatabaseError as error:
-            if len(jobs) + len(parked) == 1:
-                raise
             self._repeats.tell(log.warning, "batch.refused", reason=first_line(error), did="storing one by one")
             for one in parked:
                 await self._commit([], [one], stop)
@@ -188,7 +188,7 @@ class Consumer:
             except DatabaseUnavailable as error:
                 reason = first_line(error)
             except DatabaseError as error:
-                if error.sqlstate not in RETRYABLE:
+                if error.sqlstate not in RETRYABLE and (error.sqlstate or "")[:2] not in _NO_EVENTS_FAULT:
                     raise
                 reason = first_line(error)
             # Sent again after a lost answer: what was committed is in the inbox, and dropped.

@@ -105,6 +105,29 @@ async def test_poison_is_parked_and_not_delivered_again(db: Database, nats: Nats
     await client.close()
 
 
+async def test_poison_that_comes_alone_is_parked_too(db: Database, nats: Nats, name: str, role: Starter) -> None:
+    """What only the database refuses, as a constraint of one's own does."""
+    db.execute("alter table supervisor.job add constraint no_nine check (payload ->> 'n' <> '9')")
+    client = await nats_client.connect(nats.url)
+    js = client.jetstream()
+    await js.add_stream(name=name, subjects=[name])
+    consumer = role("consume", consume_url=nats.url, consume=f"{name}=k", consumer=f"c-{name}")
+    consumer.wait_event("broker.connected", 30)
+    await js.publish(name, b'{"n": 9}', headers={"ce-id": "nine"})
+    db.wait_for("select event_id from supervisor.inbox_parked where reason like '%no_nine%'", "nine", 20)
+    await js.publish(name, b'{"n": 1}')
+    db.wait_for("select count(*)::int from supervisor.job", 1, 20)
+    # What is no event's fault parks none, and is waited out.
+    db.execute("alter table supervisor.inbox rename to elsewhere")
+    await js.publish(name, b'{"n": 2}')
+    consumer.wait_event("consumer.database_away", 20)
+    db.execute("alter table supervisor.elsewhere rename to inbox")
+    db.wait_for("select count(*)::int from supervisor.job", 2, 20)
+    assert db.value("select count(*)::int from supervisor.inbox_parked") == 1
+    assert consumer.stop() == 0
+    await client.close()
+
+
 async def test_a_consumer_of_an_exchange_has_a_queue_of_its_own(
     db: Database, rabbit_server: Rabbit, name: str, role: Starter
 ) -> None:
