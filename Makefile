@@ -5,8 +5,9 @@
 .PHONY: help demo run test check chaos bench docs lock clean deploy-tools
 export PYTHON
 ARGS ?=
-# Test files side by side, each process with servers of its own. They mostly wait; 2 is right for 2 cores.
-JOBS ?= 2
+# Test files side by side, each process with servers of its own. They mostly wait: each takes
+# a third to two thirds of a core, so 3 is right for 2 cores. Nothing in a short form judges speed (tests/support/sizes.py).
+JOBS ?= 3
 
 help: ## Show this list
 	@echo "make demo    run the whole life of 500 jobs on an embedded PostgreSQL (about a minute)"

@@ -15,11 +15,11 @@ from tests.support.health import HealthWatch
 from tests.support.observe_handlers import MODULES
 from tests.support.servers import Server
 from tests.support.service import Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
-AWAY_S = 120 if FULL else 8
+AWAY_S = 120 if FULL else 6
 SOON_S = 10
 
 
@@ -76,7 +76,7 @@ def test_a_database_that_is_away_takes_readiness_and_nothing_else(
         f" /livez silent for {live.longest_silence_s:.2f} s at most in {live.answers} answers"
     )
     assert live.bad == [], "liveness does not ask the database"
-    assert live.longest_silence_s < 1
+    assert live.longest_silence_s < within(1, busy_s=1.9), "an attempt to connect takes two"
     assert one.worker_pids() == workers, "nobody was restarted"
     run_jobs(db, 10, 250)
     wait_until(lambda: tallied(db, "done") == 260, 20, "the tally has each once, those of the outage too")
@@ -94,13 +94,13 @@ def test_a_pool_that_is_used_up_takes_neither_readiness_nor_the_figures(db: Data
     wait_until(lambda: one.metric("supervisor_pool_connections", state="waiting") >= 1, SOON_S, "callers wait")
     with HealthWatch(one.health_port) as live, HealthWatch(one.health_port, "/readyz") as ready:
         enqueue_many(conn, [NewJob("t.noop")] * 20)
-        db.wait_for("select count(*)::int from supervisor.history where kind = 't.noop'", 20, 3)
+        db.wait_for("select count(*)::int from supervisor.history where kind = 't.noop'", 20, 6)
         wait_until(lambda: one.metric("supervisor_refresh_age_seconds", figures="queues") < 1, 5, "figures are fresh")
         wait_until(
             lambda: one.metric("supervisor_queue_jobs", status="running") >= 2, 3, "so are those of running jobs"
         )
     assert live.bad == ready.bad == []
-    assert max(live.longest_silence_s, ready.longest_silence_s) < 1
+    assert max(live.longest_silence_s, ready.longest_silence_s) < within(1, busy_s=3)
     db.wait_for("select count(*)::int from supervisor.history where id = any(%s)", len(jobs), 30, [jobs])
     assert one.stop() == 0
 

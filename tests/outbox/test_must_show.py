@@ -18,7 +18,7 @@ from tests.support.arrivals import NatsGround, ground
 from tests.support.brokers import Broker, Nats
 from tests.support.database import Database
 from tests.support.relay import Role
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 
 WRITERS = 100 if FULL else 40
 SECONDS = 60.0 if FULL else 4.0
@@ -156,7 +156,7 @@ async def test_an_event_of_a_transaction_that_was_open_for_long_is_found_promptl
     slow.commit()
     began = time.monotonic()
     db.wait_for("select count(*)::int from supervisor.outbox", 0, 5)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < within(1, busy_s=4)
 
 
 def test_the_database_refuses_what_no_relay_could_read(db: Database) -> None:

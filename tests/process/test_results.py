@@ -18,13 +18,13 @@ from tests.support.database import Database
 from tests.support.jobs import enqueue as add
 from tests.support.jobs import enqueue_all, job
 from tests.support.service import Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 
 Start = Callable[..., Service]
 HANDLERS = "tests.support.result_handlers"
 
 WAITERS = 200
-AT_ONCE_S = 2.0
+AT_ONCE_S = within(2.0, busy_s=4.5)  # the look that covers lost notifications comes after five
 QUIET = """
 select bool_and(state = 'idle' and clock_timestamp() - query_start > interval '1.5 s')
   from pg_stat_activity where datname = current_database() and application_name = 'pg-supervisor results'
@@ -190,7 +190,7 @@ async def test_what_ends_at_once_is_not_missed(db: Database, service: Start) -> 
     """Jobs end while their waiters register: no such race may cost the seconds of the look that covers lost ones."""
     service(processes=2, handlers=HANDLERS, concurrency=10)
     longest = 0.0
-    rounds = 1500 if FULL else 300
+    rounds = 1500 if FULL else 150
     async with await db.aconnect() as conn, Results(db.conninfo) as results:
         for number in range(rounds):
             found = await enqueue(conn, "r.add_sync", {"a": number, "b": 0})
@@ -198,7 +198,7 @@ async def test_what_ends_at_once_is_not_missed(db: Database, service: Start) -> 
             began = time.monotonic()
             assert await (found.result(conn, timeout=20) if number % 2 else results.of(found, timeout=20)) == number
             longest = max(longest, time.monotonic() - began)
-    assert longest < 2.0, f"a waiter was told after {longest:.1f} s"
+    assert longest < AT_ONCE_S, f"a waiter was told after {longest:.1f} s"
 
 
 async def test_results_outlive_their_connection(db: Database, service: Start) -> None:
@@ -210,7 +210,7 @@ async def test_results_outlive_their_connection(db: Database, service: Start) ->
         assert db.terminate_sessions("pg-supervisor results") == 1
         began = time.monotonic()
         assert await asyncio.gather(*waits) == ["slept", "slept"]
-        assert time.monotonic() - began < 4.5, "it was found by the slow look"
+        assert time.monotonic() - began < within(4.5, busy_s=4.9), "it was found by the slow look"
 
 
 # -- once, and with the end of the run ----------------------------------------------------------------

@@ -41,7 +41,7 @@ ROLE: Final = "supervisor_test"
 PASSWORD: Final = "p@ss:/?#[]%20 '\"\\ü&=+"
 START_DEADLINE_S: Final = 30.0
 MEMORY: Final = Path("/dev/shm")
-MEMORY_NEEDED: Final = 6 * 2**30  # bytes: three servers in each of two processes, and what a big test writes
+MEMORY_NEEDED: Final = 4 * 2**30  # bytes: three servers in each of three processes, and what a big test writes
 
 # Kills each postmaster and removes the files when its standard input ends, that is when the tests have ended.
 _WATCHDOG: Final = """
