@@ -9,11 +9,12 @@ from psycopg.conninfo import make_conninfo
 
 from supervisor import NewEvent, publish, publish_many
 from tests.support.arrivals import ground
-from tests.support.brokers import Broker, Nats
+from tests.support.brokers import Broker, Nats, Rabbit
 from tests.support.cable import Cable
 from tests.support.database import Database
 from tests.support.relay import Role
 from tests.support.servers import Server
+from tests.support.sizes import FULL
 from tests.support.waiting import wait_until
 
 Starter = Callable[..., Role]
@@ -119,6 +120,32 @@ async def test_a_consumer_sees_an_outage_while_nothing_comes(
     publish(db.connect(), name, {"n": 1})
     db.wait_for("select count(*)::int from supervisor.job", 1, 40)
     assert consumer.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["rabbit", *(["nats"] if FULL else [])])
+async def test_a_broker_that_hangs_is_seen_while_nothing_goes_or_comes(
+    db: Database, kind: str, name: str, role: Starter, request: pytest.FixtureRequest
+) -> None:
+    """Connected, and silent: by heartbeats, here of a second; NATS, whose pings have no option, in 20 to 30 s."""
+    broker: Nats | Rabbit = request.getfixturevalue(f"{kind}_server")
+    broker.start()
+    await ground(broker, name).open()
+    url = f"{broker.url}?heartbeat=1" if isinstance(broker, Rabbit) else broker.url
+    roles = (
+        role("relay", outbox_url=url, health_port="auto"),
+        role("consume", consume_url=url, consume=f"{name}=order", consumer=f"c-{name}", health_port="auto"),
+    )
+    for one in roles:
+        wait_until(lambda one=one: one.ready() == (True, []), 40, "it is ready")
+    broker.freeze()
+    try:
+        for one in roles:
+            wait_until(lambda one=one: one.ready() == (False, [NO_BROKER]), 45, "it says that the broker is away")
+    finally:
+        broker.thaw()
+    for one in roles:
+        wait_until(lambda one=one: one.ready() == (True, []), 40, "it is ready again")
+        assert one.stop() == 0
 
 
 @pytest.mark.parametrize(("page", "relay", "consumer"), [("auto", 5, 2), ("off", 4, 1)])

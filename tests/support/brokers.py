@@ -184,6 +184,15 @@ class Rabbit:
             self._process.wait(30)
         wait_until(lambda: not in_session(session), 15, "nothing of rabbitmq-server lives any more")
 
+    def freeze(self) -> None:
+        """It stays connected and says nothing, until `thaw`."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def close(self) -> None:
         self.stop(signal.SIGKILL)
         if self._epmd is not None:

@@ -25,6 +25,7 @@ WHERE = "SUPERVISOR_OUTBOX_URL"
             "has the scheme 'mqtt', for which there is no driver; there are: amqp, amqps, kafka",
         ),
         ("nats://user:s3cr3tword@h/?tls=1", "has the option 'tls', which nats does not"),
+        ("amqp://user:s3cr3tword@h/?heartbeat=soon", "heartbeat is a number of seconds, 1 to 3600"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused_without_its_password(url: str, said: str) -> None:

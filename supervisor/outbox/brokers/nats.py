@@ -39,6 +39,8 @@ _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _ACK_WAIT_S: Final = 30.0
 _MOST_UNACKED: Final = 5000
 _PORT: Final = 4222
+_PING_S: Final = 10
+"""A connection on which two of these are not answered is given up."""
 _API_S: Final = 3.0
 _KNOWN_S: Final = 1.0
 _HEADERS: Final = {
@@ -80,6 +82,8 @@ class Connection:
                 name=f"pg-supervisor {VERSION}",
                 allow_reconnect=False,
                 connect_timeout=3,
+                ping_interval=_PING_S,
+                max_outstanding_pings=2,
                 error_cb=_ignore,  # whatever it is, the call that it belongs to fails too
                 disconnected_cb=self._lost,
                 closed_cb=self._lost,

@@ -1,9 +1,10 @@
 """RabbitMQ: the event's topic is the routing key, with publisher confirms and persistent messages.
 
-    amqp://user:password@host:5672/vhost?exchange=events        also amqps://
+    amqp://user:password@host:5672/vhost?exchange=events&heartbeat=10        also amqps://
 
 Without `exchange` the default one is used, where the routing key is a queue's name. A named exchange that is not
-there is made, durable, of the type topic. Published as mandatory: an event that no queue takes is that event's
+there is made, durable, of the type topic. A connection on which nothing came for three heartbeats (seconds, 10) is
+given up. Published as mandatory: an event that no queue takes is that event's
 fault, not lost. Consumed from one durable queue per consumer, bound to the exchange by the topics; or, without an
 exchange, from the queues named by them.
 
@@ -40,6 +41,8 @@ from supervisor.outbox.event import BrokerDown, Event, EventRefused
 from supervisor.release import VERSION
 
 _CONNECT_S: Final = 5.0
+_HEARTBEAT_S: Final = 10
+_LONGEST_HEARTBEAT_S: Final = 3600
 _SHORT_BYTES: Final = 255
 _ONE_BY_ONE: Final = 2000
 """So many events after a channel was closed: more than can have been on their way, with some that came since."""
@@ -52,7 +55,11 @@ class Connection:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self.exchange_name = address.take("exchange", "heartbeat").get("exchange", "")
+        options = address.take("exchange", "heartbeat")
+        self.exchange_name = options.get("exchange", "")
+        self._heartbeat = options.get("heartbeat", str(_HEARTBEAT_S))
+        if not (self._heartbeat.isdecimal() and 1 <= int(self._heartbeat) <= _LONGEST_HEARTBEAT_S):
+            raise BrokerRefused(address.setting, f"heartbeat is a number of seconds, 1 to {_LONGEST_HEARTBEAT_S}")
         self._connection: AbstractConnection | None = None
         self.channel: AbstractChannel | None = None
         self.exchange: AbstractExchange | None = None
@@ -81,6 +88,7 @@ class Connection:
             virtualhost=address.path.removeprefix("/") or "/",
             ssl=secure,
             timeout=_CONNECT_S,
+            heartbeat=self._heartbeat,
             client_properties={"connection_name": f"pg-supervisor {VERSION}"},
         )
         self.channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
