@@ -31,12 +31,14 @@ class Case:
     settings: dict[str, Any]
 
 
-def emptied(case: Case, jobs: int) -> float:
-    """Jobs a second while *jobs* of those that are queued are run."""
+def emptied(case: Case, jobs: int, *, adding: int = 0) -> float:
+    """Jobs a second while *jobs* of those that are queued are run; *adding* so many once the service is ready."""
     with psycopg.connect(case.url, autocommit=True) as watch:
         # Jobs are run in the order of their ids, so what this round ends is above what was ended before.
         floor = row(watch, "select coalesce(max(id), 0) from supervisor.history")[0]
         with BenchService(case.url, **SETTINGS, **case.settings) as service:
+            if adding:
+                add(case.url, adding)
             began = time.monotonic()
             while (done := row(watch, "select count(*) from supervisor.history where id > %s", [floor])[0]) < jobs:
                 service.check()

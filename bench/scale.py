@@ -7,7 +7,7 @@ import argparse
 from contextlib import ExitStack
 from typing import Final
 
-from bench.emptying import Case, add, emptied, told
+from bench.emptying import Case, emptied, told
 from bench.ground import in_turns, opened, place
 from bench.report import Chart, Report, Say, Table
 from bench.stats import Summary
@@ -36,8 +36,8 @@ def run(options: argparse.Namespace, say: Say) -> Report:
         }
 
         def one(name: str, number: int) -> float:
-            add(cases[name].url, options.jobs + 100 * names[name])
-            return emptied(cases[name], options.jobs)
+            # Added when all are ready: starting many processes takes what the jobs would.
+            return emptied(cases[name], options.jobs, adding=options.jobs + 1_000)
 
         rates = in_turns(list(names), options.rounds, one)
         rows = told(rates, next(iter(names)), say)
