@@ -26,6 +26,7 @@ Elsewhere: checks (newjob.py, payload.py); statements (db/enqueue.py); the span 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from supervisor import adapters
@@ -35,7 +36,7 @@ from supervisor.db.statements import queue_schema
 from supervisor.errors import InvalidJob, UniqueConflict
 from supervisor.handler import BoundHandler, Handler, install_enqueuer
 from supervisor.keys import Enqueued, EnqueuedBatch
-from supervisor.newjob import EnqueueOptions, JobOptions, NewJob, OnConflict, job_options
+from supervisor.newjob import Alike, EnqueueOptions, JobOptions, NewJob, OnConflict, elements, job_options, variants
 from supervisor.trace import Sending, sending
 
 if TYPE_CHECKING:
@@ -222,14 +223,14 @@ class _Client:
             return _judge([job], word, [answer])[0]
 
     def many(
-        self, conn: UserConn | AsyncUserConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
+        self, conn: UserConn | AsyncUserConn, jobs: Sequence[NewJob], on_conflict: str | None, schema: str | None
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         return _bulk(conn, jobs, None, on_conflict, schema)
 
 
 def _bulk(
     conn: UserConn | AsyncUserConn,
-    jobs: list[NewJob],
+    jobs: Sequence[NewJob],
     last: NewJob | None,
     on_conflict: str | None,
     schema: str | None,
@@ -246,13 +247,13 @@ def _bulk(
     if not jobs and last is None:
         return []
     sync = cast("SyncConn", conn)
-    with sending(_all(jobs, last)) as span:
+    with sending(_all(variants(jobs), last), len(jobs) + (last is not None)) as span:
         jobs, last = _carried(span, jobs, last)
         bulk = _of_statements(sync, jobs, last, word)
         if bulk is None:
             ids = statements.copy(sync, where, jobs)
             if ids is not None:
-                return [Enqueued(job_id, True) for job_id in ids]
+                return list(map(Enqueued._make, zip(ids, repeat(True), strict=False)))
             bulk = _of_parts(jobs, last, word)
         return statements.many(sync, where, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
@@ -266,17 +267,17 @@ async def _one_async(conn: AsyncConn, schema: str, job: NewJob, word: str) -> En
 
 
 async def _many_async(
-    conn: AsyncConn, schema: str, jobs: list[NewJob], last: NewJob | None, word: str
+    conn: AsyncConn, schema: str, jobs: Sequence[NewJob], last: NewJob | None, word: str
 ) -> list[Enqueued]:
     if not jobs and last is None:
         return []
-    with sending(_all(jobs, last)) as span:
+    with sending(_all(variants(jobs), last), len(jobs) + (last is not None)) as span:
         jobs, last = _carried(span, jobs, last)
         bulk = _of_statements(conn, jobs, last, word)
         if bulk is None:
             ids = await statements.copy_async(conn, schema, jobs)
             if ids is not None:
-                return [Enqueued(job_id, True) for job_id in ids]
+                return list(map(Enqueued._make, zip(ids, repeat(True), strict=False)))
             bulk = _of_parts(jobs, last, word)
         return await statements.many_async(conn, schema, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
@@ -297,21 +298,23 @@ async def _one_theirs_async(theirs: Adapter, schema: str, job: NewJob, word: str
         return _judge([job], word, [answer])[0]
 
 
-def _many_theirs(theirs: Adapter, schema: str, jobs: list[NewJob], last: NewJob | None, word: str) -> list[Enqueued]:
+def _many_theirs(
+    theirs: Adapter, schema: str, jobs: Sequence[NewJob], last: NewJob | None, word: str
+) -> list[Enqueued]:
     if not jobs and last is None:
         return []
-    with sending(_all(jobs, last)) as span:
+    with sending(_all(variants(jobs), last), len(jobs) + (last is not None)) as span:
         jobs, last = _carried(span, jobs, last)
         bulk = _of_parts(jobs, last, word, PART_BYTES)
         return theirs.run(lambda is_open: _many_steps(schema, _all(jobs, last), word, bulk, is_open))
 
 
 async def _many_theirs_async(
-    theirs: Adapter, schema: str, jobs: list[NewJob], last: NewJob | None, word: str
+    theirs: Adapter, schema: str, jobs: Sequence[NewJob], last: NewJob | None, word: str
 ) -> list[Enqueued]:
     if not jobs and last is None:
         return []
-    with sending(_all(jobs, last)) as span:
+    with sending(_all(variants(jobs), last), len(jobs) + (last is not None)) as span:
         jobs, last = _carried(span, jobs, last)
         bulk = _of_parts(jobs, last, word, PART_BYTES)
         return await theirs.run_async(lambda is_open: _many_steps(schema, _all(jobs, last), word, bulk, is_open))
@@ -325,7 +328,7 @@ def _one_steps(schema: str, job: NewJob, word: str) -> Steps[Answer]:
     return (yield from steps.one(schema, text, args, statements.answer))
 
 
-def _many_steps(schema: str, jobs: list[NewJob], word: str, bulk: Bulk, is_open: bool) -> Steps[list[Enqueued]]:
+def _many_steps(schema: str, jobs: Sequence[NewJob], word: str, bulk: Bulk, is_open: bool) -> Steps[list[Enqueued]]:
     if bulk.question is not None:
         statements.refuse((yield from steps.asked(schema, statements.ASK, (bulk.question,))), bulk.fields)
 
@@ -352,7 +355,7 @@ def _judge(jobs: Sequence[NewJob], word: str, answers: Sequence[Answer]) -> list
         if taken:
             key, job_id = taken[0]
             raise UniqueConflict(key or "", job_id, len(taken) - 1)
-    return [Enqueued(job_id, created) for job_id, created in answers]
+    return list(map(Enqueued._make, answers))
 
 
 def _asked(word: str) -> str:
@@ -360,28 +363,32 @@ def _asked(word: str) -> str:
     return "skip" if word == "raise" else word
 
 
-def _all(jobs: list[NewJob], last: NewJob | None) -> list[NewJob]:
+def _all(jobs: Sequence[NewJob], last: NewJob | None) -> Sequence[NewJob]:
     return jobs if last is None else [*jobs, last]
 
 
-def _carried(span: Sending, jobs: list[NewJob], last: NewJob | None) -> tuple[list[NewJob], NewJob | None]:
+def _carried(span: Sending, jobs: Sequence[NewJob], last: NewJob | None) -> tuple[Sequence[NewJob], NewJob | None]:
+    if isinstance(jobs, Alike) and last is None:
+        [first] = span.carried([jobs.first])
+        return Alike(first, jobs.payloads), None
     carried = span.carried(_all(jobs, last))
     return (carried, None) if last is None else (carried[:-1], carried[-1])
 
 
-def _of_statements(conn: SyncConn | AsyncConn, jobs: list[NewJob], last: NewJob | None, word: str) -> Bulk | None:
+def _of_statements(conn: SyncConn | AsyncConn, jobs: Sequence[NewJob], last: NewJob | None, word: str) -> Bulk | None:
     """The bulk as statements, or None when it goes by COPY if the role may."""
-    copies = last is None and all(job.plain for job in jobs) and not statements.in_pipeline(conn)
+    copies = last is None and all(job.plain for job in variants(jobs)) and not statements.in_pipeline(conn)
     if copies and len(jobs) > COPY_ABOVE:
         return None
     bulk = _of_parts(jobs, last, word)
     return None if copies and len(bulk.documents) > 1 else bulk
 
 
-def _of_parts(jobs: list[NewJob], last: NewJob | None, word: str, most: int = MAX_DOCUMENT_BYTES) -> Bulk:
+def _of_parts(jobs: Sequence[NewJob], last: NewJob | None, word: str, most: int = MAX_DOCUMENT_BYTES) -> Bulk:
     """The bulk as statements of about *most* bytes."""
     asked = _asked(word)
-    question = statements.question(_all(jobs, last), asked)
+    asking = any("after" in job.more for job in _all(variants(jobs), last))
+    question = statements.question(_all(jobs, last), asked) if asking else None
     return statements.Bulk(
         documents=_parts(jobs, asked, most),
         question=question,
@@ -393,13 +400,12 @@ def _of_parts(jobs: list[NewJob], last: NewJob | None, word: str, most: int = MA
 
 def _parts(jobs: Sequence[NewJob], asked: str, most: int = MAX_DOCUMENT_BYTES) -> list[str]:
     """The bulk as JSON arrays of about *most* bytes. Keys are taken in one order, so they go in one."""
-    keyed = any(job.unique_key is not None for job in jobs)
+    keyed = any(job.unique_key is not None for job in variants(jobs))
     if keyed:
         most = MAX_DOCUMENT_BYTES
     parts: list[list[str]] = [[]]
     total = size = 0
-    for job in jobs:
-        element = job.element(asked)
+    for element in elements(jobs, asked):
         length = len(element) if element.isascii() else len(element.encode())
         if parts[-1] and size + length > most:
             parts.append([])

@@ -65,6 +65,7 @@ from supervisor.newjob import (
     MAX_TIMEOUT_S,
     MAX_TRIES,
     MIN_PRIORITY,
+    Alike,
     EnqueueOptions,
     NewJob,
     job_options,
@@ -95,7 +96,7 @@ class Enqueuer(Protocol):
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]: ...
 
     def many(
-        self, conn: UserConn | AsyncUserConn, jobs: list[NewJob], on_conflict: str | None, schema: str | None
+        self, conn: UserConn | AsyncUserConn, jobs: Sequence[NewJob], on_conflict: str | None, schema: str | None
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]: ...
 
 
@@ -151,7 +152,9 @@ class BoundHandler(Generic[P]):
         self, conn: UserConn | AsyncUserConn, payloads: Iterable[Mapping[str, object]], /
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         """Add one job per mapping of arguments; answers in their order. As `enqueue`, all or none."""
-        jobs = [self.from_payload(payload) for payload in payloads]
+        encode = self._owner.signature.encode
+        texts = [encode(_arguments(payload)) for payload in payloads]
+        jobs: Sequence[NewJob] = Alike(self._job(texts[0]), texts) if texts else []
         return _sender().many(conn, jobs, self._options.get("on_conflict"), self._options.get("schema"))
 
     def new_job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -160,8 +163,10 @@ class BoundHandler(Generic[P]):
 
     def from_payload(self, payload: Mapping[str, object]) -> NewJob:
         """As `new_job`, from a mapping of arguments."""
-        if not isinstance(payload, Mapping):
-            raise InvalidJob("payload", f"must be a mapping of arguments, not {type(payload).__name__}")
+        return self._job(self._owner.signature.encode(_arguments(payload)))
+
+    def _job(self, payload: JsonText) -> NewJob:
+        """The job with that payload, which is checked."""
         owner = self._owner
         # No timeout: the worker takes the handler's as it is when the job runs.
         options: dict[str, Any] = {
@@ -177,7 +182,13 @@ class BoundHandler(Generic[P]):
                 that_belong(owner.more, chosen if owner.unique_key is None else {"unique_key": "", **chosen})
             )
         options.update(chosen)
-        return NewJob(owner.kind, owner.signature.encode(payload), **options)
+        return NewJob(owner.kind, payload, **options)
+
+
+def _arguments(payload: Mapping[str, object]) -> Mapping[str, object]:
+    if not isinstance(payload, Mapping):
+        raise InvalidJob("payload", f"must be a mapping of arguments, not {type(payload).__name__}")
+    return payload
 
 
 class Handler(BoundHandler[P]):

@@ -3,6 +3,7 @@
     handler.enqueue(...)  --.
     enqueue(kind, {...})  --+--> NewJob --> one row, or one element of a bulk
     NewJob(kind, {...})   --'
+    handler.enqueue_many(...)  ------> Alike: one NewJob and many payloads
 
 Always true: a NewJob that exists can be stored: names, numbers, times and JSON
 were checked when it was made, so no statement fails for its sake. The checks
@@ -14,11 +15,11 @@ Elsewhere: what JSON and names may be (payload.py); keys, limits and parents (ke
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, overload
 
 from supervisor.errors import InvalidJob
 from supervisor.keys import (
@@ -190,23 +191,82 @@ class NewJob:
         object.__setattr__(made, "headers_json", merged)
         return made
 
+    def with_payload(self, payload: JsonText) -> NewJob:
+        """This job with another payload."""
+        made = copy(self)
+        object.__setattr__(made, "payload", payload)
+        object.__setattr__(made, "payload_json", payload)
+        return made
+
     def element(self, on_conflict: str) -> str:
         """This job as an element of the JSON array that `enqueue_many` takes; its payload is not parsed again."""
-        named: dict[str, object] = {
-            "kind": self.kind,
-            "queue": self.queue,
-            "priority": self.priority,
-            "max_attempts": self.max_attempts,
-            "max_crashes": self.max_crashes,
-        }
+        return f"{self.element_head(on_conflict)}{self.payload_json}}}"
+
+    def element_head(self, on_conflict: str) -> str:
+        """Its element up to the payload."""
+        named = {"kind": self.kind, **self.chosen(on_conflict)}
+        options = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
+        headers = "" if self.headers_json == EMPTY else f',"headers":{self.headers_json}'
+        return f'{options[:-1]}{headers},"payload":'
+
+    def chosen(self, on_conflict: str) -> dict[str, object]:
+        """Its options that are not as usual, but for the headers; named and measured as `enqueue_many` takes them."""
+        named: dict[str, object] = {}
+        if self.queue != DEFAULT_QUEUE:
+            named["queue"] = self.queue
+        if self.priority != 0:
+            named["priority"] = self.priority
+        if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
+            named["max_attempts"] = self.max_attempts
+        if self.max_crashes != DEFAULT_MAX_CRASHES:
+            named["max_crashes"] = self.max_crashes
         optional = {"run_at": self.run_at_text, "delay": self.delay_s, "timeout": self.timeout_s}
         named.update({name: value for name, value in optional.items() if value is not None})
         named.update(self.more)
         if self.unique_key is not None:
             named["unique_key"] = self.unique_key
             named["on_conflict"] = on_conflict
-        options = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
-        return f'{options[:-1]},"payload":{self.payload_json},"headers":{self.headers_json}}}'
+        return named
+
+
+class Alike(Sequence[NewJob]):
+    """Jobs that differ in their payloads only: they are checked once, and made one by one only for who asks.
+
+    Args:
+        first: What they have in common, with any payload.
+        payloads: The payload of each, at least one.
+    """
+
+    __slots__ = ("first", "payloads")
+
+    def __init__(self, first: NewJob, payloads: Sequence[JsonText]) -> None:
+        self.first = first
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, index: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[NewJob]: ...
+    def __getitem__(self, index: int | slice) -> NewJob | Sequence[NewJob]:
+        if isinstance(index, slice):
+            return [self.first.with_payload(payload) for payload in self.payloads[index]]
+        return self.first.with_payload(self.payloads[index])
+
+
+def variants(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Jobs of *jobs* that have between them all options that any of *jobs* has."""
+    return (jobs.first,) if isinstance(jobs, Alike) else jobs
+
+
+def elements(jobs: Sequence[NewJob], on_conflict: str) -> Iterable[str]:
+    """The element of each."""
+    if not isinstance(jobs, Alike):
+        return [job.element(on_conflict) for job in jobs]
+    head = jobs.first.element_head(on_conflict)
+    return [f"{head}{payload}}}" for payload in jobs.payloads]
 
 
 _NO_MORE: Final = (None,) * len(MORE)

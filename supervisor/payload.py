@@ -24,6 +24,8 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from pydantic_core import to_json
+
 from supervisor.errors import InvalidJob
 
 MAX_DEPTH: Final = 128
@@ -38,11 +40,6 @@ _SIMPLE_INT_BITS: Final = 64
 
 #: From here on every float is a whole number.
 _FLOAT_IS_INTEGER: Final = 2.0**53
-
-
-_write: Final = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
-).encode
 
 
 class JsonText(str):
@@ -82,11 +79,11 @@ def encode_value(value: Any, *, field: str, max_bytes: int) -> JsonText:
             value = _plain(value, 1)
         except _Refused as refused:
             raise InvalidJob(field + "".join(reversed(refused.path)), refused.reason) from None
-    text = _write(value)
-    size = len(text) if text.isascii() else len(text.encode())
-    if size > max_bytes:
-        raise InvalidJob(field, f"is {size} bytes encoded, the limit is {max_bytes}: store it elsewhere, pass its name")
-    return JsonText(text)
+    data = to_json(value)
+    if len(data) > max_bytes:
+        problem = f"is {len(data)} bytes encoded, the limit is {max_bytes}: store it elsewhere, pass its name"
+        raise InvalidJob(field, problem)
+    return JsonText(data, "utf-8")
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> JsonText:

@@ -20,7 +20,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -39,7 +39,10 @@ _CONFIG: Final = ConfigDict(
     ser_json_inf_nan="constants",
 )
 
+#: A value of one of these types, and of no subclass, is its own JSON, whatever else its parameter may be.
+_PLAIN_TYPES: Final = frozenset({str, int, bool, NoneType})
 _MAX_PROBLEMS: Final = 5
+_PLAIN_INT_BITS: Final = 64
 _PLAIN_STEP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
@@ -54,6 +57,8 @@ class Signature:
         positional: The parameters that may be given by position, in order.
         job_parameter: The one that receives the Job, if any.
         renamed: (field, parameter) where the two names differ.
+        plain: Of parameters whose values are stored as they are and need no model: the types those have.
+        required: The parameters without a default.
     """
 
     kind: str
@@ -62,6 +67,8 @@ class Signature:
     positional: tuple[str, ...]
     job_parameter: str | None
     renamed: tuple[tuple[str, str], ...]
+    plain: Mapping[str, frozenset[type]]
+    required: frozenset[str]
 
     def given(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Name each argument of a call, as Python would; without the Job, which the worker gives."""
@@ -82,6 +89,8 @@ class Signature:
         Raises:
             InvalidJob: a value is missing, unknown, of the wrong type, or cannot be stored; the field is named.
         """
+        if self._is_plain(values):
+            return encode(values)
         try:
             # Extra names reach the model too: it refuses them like any other.
             checked = self.model.model_validate(dict(values))
@@ -98,6 +107,19 @@ class Signature:
             name, reason = _first_problem(error)
             raise InvalidJob(name, f"is written in a form its own type does not read back: {reason}") from None
         return text
+
+    def _is_plain(self, values: Mapping[str, object]) -> bool:
+        """Whether the model would take *values* as they are, and write them so: seen without asking it."""
+        if type(values) is not dict:
+            return False
+        plain = self.plain
+        for name, value in values.items():
+            types = plain.get(name)
+            if types is None or type(value) not in types:
+                return False
+            if type(value) is int and value.bit_length() > _PLAIN_INT_BITS:
+                return False
+        return self.required <= values.keys()
 
     def bind(self, text: str | bytes, job: Job | None) -> dict[str, Any]:
         """The keyword arguments of the call that payload *text* stands for.
@@ -146,7 +168,24 @@ def read(kind: str, fn: Callable[..., object]) -> Signature:
         definitions[field] = (annotation if field == name else Annotated[annotation, Field(alias=name)], default)
         fields[name] = field
     renamed = tuple((field, name) for name, field in fields.items() if field != name)
-    return Signature(kind, _model(kind, fn, definitions), fields, tuple(positional), job_parameter, renamed)
+    types = {name: _plain_types(annotations[name]) for name in fields}
+    return Signature(
+        kind=kind,
+        model=_model(kind, fn, definitions),
+        fields=fields,
+        positional=tuple(positional),
+        job_parameter=job_parameter,
+        renamed=renamed,
+        plain={name: found for name, found in types.items() if found},
+        required=frozenset(name for name, field in fields.items() if definitions[field][1] is ...),
+    )
+
+
+def _plain_types(annotation: object) -> frozenset[type]:
+    """The types of the values that a parameter takes and pydantic writes as they are; none if pydantic is to say."""
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, UnionType) else (annotation,)
+    found = frozenset(NoneType if part is None else part for part in parts)
+    return found if found <= _PLAIN_TYPES else frozenset()
 
 
 def _annotations(kind: str, fn: Callable[..., object]) -> dict[str, Any]:

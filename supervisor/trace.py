@@ -64,7 +64,7 @@ class Sending:
     ) -> None:
         return None
 
-    def carried(self, jobs: list[NewJob]) -> list[NewJob]:
+    def carried(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         """*jobs* with the trace context in their headers."""
         return jobs
 
@@ -75,14 +75,19 @@ class Sending:
 _UNTRACED: Final = Sending()
 
 
-def sending(jobs: Sequence[NewJob]) -> Sending:
-    """A span around the enqueueing of *jobs*, current while it lasts; none in a process that traces nothing."""
+def sending(jobs: Sequence[NewJob], count: int = 1) -> Sending:
+    """A span around the enqueueing of *count* jobs, current while it lasts; none in a process that traces nothing.
+
+    Args:
+        jobs: Some of them, with every kind and queue that there is.
+        count: How many there are.
+    """
     api = sys.modules.get("opentelemetry.trace")  # whoever has set up a provider has imported it
     if api is None or not jobs:
         return _UNTRACED
     try:
         tracer = _tracer(api)
-        return _UNTRACED if tracer is None else _TracedSending(api, tracer, jobs)
+        return _UNTRACED if tracer is None else _TracedSending(api, tracer, jobs, count)
     except Exception:  # a provider's own: the jobs matter more
         return _UNTRACED
 
@@ -99,7 +104,7 @@ def _tracer(api: Any) -> Tracer | None:
 
 
 class _TracedSending(Sending):
-    def __init__(self, api: Any, tracer: Tracer, jobs: Sequence[NewJob]) -> None:
+    def __init__(self, api: Any, tracer: Tracer, jobs: Sequence[NewJob], count: int) -> None:
         self._api = api
         kinds, queues = {job.kind for job in jobs}, {job.queue for job in jobs}
         attributes: dict[str, str | int] = {
@@ -111,8 +116,8 @@ class _TracedSending(Sending):
             attributes[DESTINATION] = next(iter(queues))
         if len(kinds) == 1:
             attributes[KIND] = next(iter(kinds))
-        if len(jobs) > 1:
-            attributes[BATCH_COUNT] = len(jobs)
+        if count > 1:
+            attributes[BATCH_COUNT] = count
         name = f"enqueue {next(iter(kinds))}" if len(kinds) == 1 else "enqueue"
         self._span: Span = tracer.start_span(name, kind=api.SpanKind.PRODUCER, attributes=attributes)
         self._current: Any = None
@@ -136,7 +141,7 @@ class _TracedSending(Sending):
         except Exception:  # a span processor's own: the enqueue is done
             return
 
-    def carried(self, jobs: list[NewJob]) -> list[NewJob]:
+    def carried(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         carrier = _carrier()
         return [job.with_headers(carrier) for job in jobs] if carrier else jobs
 

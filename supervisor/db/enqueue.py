@@ -9,8 +9,9 @@ Parents (after) are asked for first, in a statement of their own: only the datab
 would abort the caller's transaction.
 
 Always true: the caller's connection is used and left as it was. Nothing is
-committed, rolled back or closed; its row factory, cursor factory and prepared
-statements are not touched (so PgBouncer in transaction mode is fine). Each form
+committed, rolled back or closed; its row factory and cursor factory are not
+touched. One job's statement is prepared where the connection prepares what it
+sends often (psycopg's prepare_threshold); nothing else is, ever. Each form
 exists twice, for sync and async connections; what they send is built once.
 
 Elsewhere: checking (supervisor/newjob.py); who calls this (supervisor/client.py); connections of other libraries
@@ -20,11 +21,12 @@ Elsewhere: checking (supervisor/newjob.py); who calls this (supervisor/client.py
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, errors, pq
@@ -32,40 +34,44 @@ from psycopg.rows import tuple_row
 
 from supervisor.db.statements import render
 from supervisor.errors import InvalidJob, SchemaMissing
+from supervisor.newjob import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, DEFAULT_QUEUE, Alike, NewJob, variants
+from supervisor.payload import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from supervisor.newjob import NewJob
 
 SyncConn: TypeAlias = Connection[Any]
 AsyncConn: TypeAlias = AsyncConnection[Any]
 Answer: TypeAlias = "tuple[int, bool]"
 T = TypeVar("T")
 
-# By position and to the last: naming parameters, and reading their defaults, takes the server a tenth of the whole.
-ONE: Final = """
-select id, created
-  from {schema}.enqueue(
-       %s::text, %s::jsonb, %s::text, %s::int, %s::timestamptz, make_interval(secs => %s::float8), %s::int, %s::int,
-       make_interval(secs => %s::float8), %s::text, %s::text, %s::jsonb,
-       null, 'next', null, null, null, null, null, null, 'hold', null, null)
-"""
+_ONE: Final = "select id, created from {{schema}}.enqueue(%s::text, %s::jsonb{options})"
 
-ONE_MORE: Final = """
-select id, created
-  from {schema}.enqueue(
-       %s::text, %s::jsonb, %s::text, %s::int, %s::timestamptz, make_interval(secs => %s::float8), %s::int, %s::int,
-       make_interval(secs => %s::float8), %s::text, %s::text, %s::jsonb,
-       ordering_key => %s::text, on_dead => %s::text, concurrency_key => %s::text, concurrency_limit => %s::int,
-       rate_key => %s::text, rate_limit => %s::int, rate_period => make_interval(secs => %s::float8),
-       after => %s::bigint[], after_failed => %s::text, unique_for => make_interval(secs => %s::float8),
-       unique_states => %s::text[])
-"""
-_MORE: Final = (
-    "ordering_key", "on_dead", "concurrency_key", "concurrency_limit", "rate_key", "rate_limit", "rate_period",
-    "after", "after_failed", "unique_for", "unique_states",
-)  # fmt: skip
+#: What a job may choose, as arguments of enqueue. What is as usual is not sent: the server would have to read it.
+_SECONDS: Final = "make_interval(secs => %s::float8)"
+_OPTIONS: Final = {
+    "queue": "%s::text",
+    "priority": "%s::int",
+    "run_at": "%s::timestamptz",
+    "delay": _SECONDS,
+    "max_attempts": "%s::int",
+    "max_crashes": "%s::int",
+    "timeout": _SECONDS,
+    "unique_key": "%s::text",
+    "on_conflict": "%s::text",
+    "headers": "%s::jsonb",
+    "ordering_key": "%s::text",
+    "on_dead": "%s::text",
+    "concurrency_key": "%s::text",
+    "concurrency_limit": "%s::int",
+    "rate_key": "%s::text",
+    "rate_limit": "%s::int",
+    "rate_period": _SECONDS,
+    "after": "%s::bigint[]",
+    "after_failed": "%s::text",
+    "unique_for": _SECONDS,
+    "unique_states": "%s::text[]",
+}
 
 LAST: Final = "select id, created from {schema}.enqueue_batch('[]', %s::jsonb, %s::bigint[])"
 
@@ -73,20 +79,26 @@ ASK: Final = "select ord, problem from {schema}.after_problem(%s::jsonb) limit 1
 
 MANY: Final = "select id, created from {schema}.enqueue_many(%s::jsonb) order by ord"
 
-# The clock is read with the ids, so that run_at is the database's time here too. One null row where the role
-# may not insert by itself: asking is cheap, while being refused would abort the caller's transaction.
+# The clock is read with the ids, so that run_at is the database's time here too. The ids are told one by one only
+# where others were given some in between; none where the role may not insert by itself: asking is cheap, while being
+# refused would abort the caller's transaction.
 _RESERVE: Final = """
 with may as materialized (
     select s.id,
            has_table_privilege({schema_literal} || '.job', 'insert') and has_sequence_privilege(s.id, 'usage') as insert
-      from (select pg_get_serial_sequence({schema_literal} || '.job', 'id')::regclass::oid) as s (id))
-select case when may.insert then nextval(may.id) end, (extract(epoch from statement_timestamp()) * 1000000)::int8
-  from may cross join lateral generate_series(1, case when may.insert then %s::int else 1 end)
+      from (select pg_get_serial_sequence({schema_literal} || '.job', 'id')::regclass::oid) as s (id)),
+given as materialized (
+    select nextval(may.id) as id
+      from may cross join lateral generate_series(1, case when may.insert then %s::int else 0 end))
+select min(g.id), case when max(g.id) - min(g.id) >= count(*) then array_agg(g.id order by g.id)::text end,
+       (extract(epoch from statement_timestamp()) * 1000000)::int8
+  from given g
 """
 
-_COPY: Final = """
-copy {schema}.job (id, run_at, priority, queue, kind, max_attempts, max_crashes, timeout, payload, headers) from stdin
-"""
+_COPY: Final = "copy {{schema}}.job (id, kind, payload{options}) from stdin"
+
+#: Rows are sent in pieces of about this many.
+_COPY_ROWS: Final = 500
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INFINITE_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -141,7 +153,7 @@ def one(conn: SyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
         if asked is not None:
             refuse(cur.execute(query_for(ASK, schema), (asked,), prepare=False).fetchall(), ("",))
         text, args = single(job, on_conflict)
-        cur.execute(query_for(text, schema), args, prepare=False)
+        cur.execute(query_for(text, schema), args)
         return answer(cur.fetchone())
 
 
@@ -154,7 +166,7 @@ async def one_async(conn: AsyncConn, schema: str, job: NewJob, on_conflict: str)
                 await cur.execute(query_for(ASK, schema), (asked,), prepare=False)
                 refuse(await cur.fetchall(), ("",))
             text, args = single(job, on_conflict)
-            await cur.execute(query_for(text, schema), args, prepare=False)
+            await cur.execute(query_for(text, schema), args)
             return answer(await cur.fetchone())
 
 
@@ -207,30 +219,32 @@ async def many_async(conn: AsyncConn, schema: str, bulk: Bulk, judge: Callable[[
                 return await send()
 
 
-def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | None:
+def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> Sequence[int] | None:
     """Add *jobs*, plain ones, by COPY; their ids in order. None: this role may not, nothing was done."""
     with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
         cur.execute(query_for(_RESERVE, schema), (len(jobs),), prepare=False)
-        reserved = _Reserved.of(cur.fetchall())
+        reserved = _Reserved.of(cur.fetchone(), len(jobs))
         if reserved is None:
             return None
-        with cur.copy(query_for(_COPY, schema)) as out:
-            for row in reserved.rows(jobs):
-                out.write_row(row)
+        columns, pieces = reserved.rows(jobs)
+        with cur.copy(query_for(_COPY.format(options=columns), schema)) as out:
+            for piece in pieces:
+                out.write(piece)
         return reserved.ids
 
 
-async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> list[int] | None:
+async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> Sequence[int] | None:
     """As `copy`."""
     with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
             await cur.execute(query_for(_RESERVE, schema), (len(jobs),), prepare=False)
-            reserved = _Reserved.of(await cur.fetchall())
+            reserved = _Reserved.of(await cur.fetchone(), len(jobs))
             if reserved is None:
                 return None
-            async with cur.copy(query_for(_COPY, schema)) as out:
-                for row in reserved.rows(jobs):
-                    await out.write_row(row)
+            columns, pieces = reserved.rows(jobs)
+            async with cur.copy(query_for(_COPY.format(options=columns), schema)) as out:
+                for piece in pieces:
+                    await out.write(piece)
             return reserved.ids
 
 
@@ -238,29 +252,54 @@ async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> li
 class _Reserved:
     """Ids for a COPY, and the database's clock when they were given, in microseconds since 1970."""
 
-    ids: list[int]
+    ids: Sequence[int]
     now_us: int
 
     @classmethod
-    def of(cls, rows: list[tuple[Any, ...]]) -> _Reserved | None:
-        if rows[0][0] is None:
+    def of(cls, row: tuple[Any, ...] | None, count: int) -> _Reserved | None:
+        if row is None or row[0] is None:
             return None
-        return cls(sorted(int(row[0]) for row in rows), int(rows[0][1]))
+        first = int(row[0])
+        ids = range(first, first + count) if row[1] is None else [int(one) for one in row[1].strip("{}").split(",")]
+        return cls(ids, int(row[2]))
 
-    def rows(self, jobs: Sequence[NewJob]) -> Iterator[tuple[object, ...]]:
-        for job_id, job in zip(self.ids, jobs, strict=True):
-            yield (
-                job_id,
-                _at(self._due_us(job)),
-                job.priority,
-                job.queue,
-                job.kind,
-                job.max_attempts,
-                job.max_crashes,
-                None if job.timeout_s is None else f"{job.timeout_s:.6f} seconds",
-                job.payload_json,
-                job.headers_json,
+    def rows(self, jobs: Sequence[NewJob]) -> tuple[str, Iterator[str]]:
+        """The columns beside id, kind and payload, and the rows in COPY's text format, in pieces.
+
+        Columns in which all jobs are as usual are left to the table: it is quicker than the server's reading of
+        them.
+        """
+        keys = [_row_key(job) for job in variants(jobs)]
+        made = dict(zip(keys, variants(jobs), strict=True))
+        options = {key: self._options(job) for key, job in made.items()}
+        names = [name for name, usual in _USUAL_ROW.items() if any(one[name] != usual for one in options.values())]
+        now = _at(self.now_us)
+        tails = {key: "".join(f"\t{one[name] or now}" for name in names) for key, one in options.items()}
+        rows: Iterable[str]
+        if isinstance(jobs, Alike):
+            kind, tail = _escaped(jobs.first.kind), tails[keys[0]]
+            rows = (
+                f"{job_id}\t{kind}\t{_escaped(payload)}{tail}\n"
+                for job_id, payload in zip(self.ids, jobs.payloads, strict=True)
             )
+        else:
+            rows = (
+                f"{job_id}\t{_escaped(job.kind)}\t{_escaped(job.payload_json)}{tails[key]}\n"
+                for job_id, job, key in zip(self.ids, jobs, keys, strict=True)
+            )
+        return "".join(f", {name}" for name in names), _pieces(rows)
+
+    def _options(self, job: NewJob) -> dict[str, str]:
+        """What *job* has in the columns of _USUAL_ROW."""
+        return {
+            "queue": _escaped(job.queue),
+            "priority": str(job.priority),
+            "run_at": "" if job.run_at is None and not job.delay_s else _at(self._due_us(job)),
+            "max_attempts": str(job.max_attempts),
+            "max_crashes": str(job.max_crashes),
+            "timeout": _NULL if job.timeout_s is None else f"{job.timeout_s:.6f} seconds",
+            "headers": _escaped(job.headers_json),
+        }
 
     def _due_us(self, job: NewJob) -> int:
         if job.run_at is not None:
@@ -268,38 +307,56 @@ class _Reserved:
         return min(self.now_us + round((job.delay_s or 0.0) * 1_000_000), _INFINITE_US)
 
 
+_NULL: Final = "\\N"
+
+#: What a plain job usually has in the columns that COPY then leaves out; no run_at is now.
+_USUAL_ROW: Final[Mapping[str, str]] = {
+    "queue": DEFAULT_QUEUE,
+    "priority": "0",
+    "run_at": "",
+    "max_attempts": str(DEFAULT_MAX_ATTEMPTS),
+    "max_crashes": str(DEFAULT_MAX_CRASHES),
+    "timeout": _NULL,
+    "headers": EMPTY,
+}
+
+
+def _row_key(job: NewJob) -> tuple[object, ...]:
+    """Two jobs with the same have the same in all columns of _USUAL_ROW."""
+    return (
+        job.queue, job.priority, job.run_at, job.delay_s, job.max_attempts, job.max_crashes, job.timeout_s,
+        job.headers_json,
+    )  # fmt: skip
+
+
+def _escaped(text: str) -> str:
+    """*text*, a name or JSON, for COPY: neither has control characters as such."""
+    return text.replace("\\", "\\\\")
+
+
+def _pieces(rows: Iterable[str]) -> Iterator[str]:
+    """*rows* by the hundreds: each piece costs the driver a call."""
+    coming = iter(rows)
+    while piece := "".join(islice(coming, _COPY_ROWS)):
+        yield piece
+
+
 def _at(microseconds: int) -> str:
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
 
 
-def parameters(job: NewJob, on_conflict: str) -> tuple[object, ...]:
-    """The arguments of ONE, and the first ones of ONE_MORE."""
-    return (
-        job.kind,
-        job.payload_json,
-        job.queue,
-        job.priority,
-        job.run_at_text,
-        job.delay_s,
-        job.max_attempts,
-        job.max_crashes,
-        job.timeout_s,
-        job.unique_key,
-        on_conflict,
-        job.headers_json,
-    )
-
-
 def single(job: NewJob, on_conflict: str) -> tuple[str, tuple[object, ...]]:
-    """The statement that adds one job, ONE or ONE_MORE, and its arguments: texts and numbers."""
-    args = parameters(job, on_conflict)
-    if not job.more:
-        return ONE, args
-    more = {name: _literal(value) if isinstance(value, list) else value for name, value in job.more.items()}
-    return ONE_MORE, args + tuple(more.get(name, _USUAL.get(name)) for name in _MORE)
+    """The statement that adds one job, and its arguments: texts and numbers."""
+    chosen = job.chosen(on_conflict)
+    if job.headers_json != EMPTY:
+        chosen["headers"] = job.headers_json
+    args = [_literal(value) if isinstance(value, list) else value for value in chosen.values()]
+    return _one(tuple(chosen)), (job.kind, job.payload_json, *args)
 
 
-_USUAL: Final = {"on_dead": "next", "after_failed": "hold"}
+@cache
+def _one(names: tuple[str, ...]) -> str:
+    return _ONE.format(options="".join(f", {name} => {_OPTIONS[name]}" for name in names))
 
 
 def question(jobs: Sequence[NewJob], on_conflict: str) -> str | None:
@@ -333,7 +390,7 @@ def _literal(values: Sequence[int | str]) -> str:
 
 
 def answer(row: Sequence[Any] | None) -> Answer:
-    """What a row of ONE or MANY says."""
+    """What a row of enqueue or enqueue_many says."""
     if row is None:
         raise RuntimeError("the database's enqueue function answered with no row")
     return int(row[0]), bool(row[1])

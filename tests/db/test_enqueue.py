@@ -145,15 +145,20 @@ def test_a_connection_in_pipeline_mode_works(db: Database, mail: Handler[Any]) -
     assert db.value(JOBS) == 2 * 2002
 
 
-def test_nothing_is_prepared_on_the_callers_connection(db: Database, mail: Handler[Any]) -> None:
-    """PgBouncer in transaction mode may give the next statement to another server session."""
+@pytest.mark.parametrize("threshold", [None, 0])
+def test_statements_are_prepared_where_the_connection_says_so(
+    db: Database, mail: Handler[Any], threshold: int | None
+) -> None:
+    """A caller behind PgBouncer in transaction mode sets that to None: the next statement may meet another session."""
     conn = db.connect()
-    conn.prepare_threshold = 0
+    conn.prepare_threshold = threshold
     for n in range(10):
         mail.enqueue(conn, user_id=n)
         mail.enqueue_many(conn, [{"user_id": n}])
-    prepared = conn.execute("select statement from pg_prepared_statements where statement like '%enqueue%'").fetchall()
-    assert [text for (text,) in prepared if "pg_prepared_statements" not in text] == []
+    found = conn.execute("select statement from pg_prepared_statements where statement like '%enqueue%'").fetchall()
+    prepared = [text for (text,) in found if "pg_prepared_statements" not in text]
+    assert len(prepared) == (0 if threshold is None else 1)
+    assert not any("enqueue_many" in text for text in prepared)
 
 
 def test_a_database_without_the_schema_says_what_to_do(blank_db: Database) -> None:
@@ -213,6 +218,64 @@ def test_a_time_in_the_past_means_now_by_the_databases_clock(db: Database, count
         enqueue_many(conn, [NewJob("x", run_at=past)] * count)
     [(first, last, after)] = db.rows("select min(run_at), max(run_at), clock_timestamp() from supervisor.job")
     assert before <= first <= last <= after
+
+
+COLUMNS = """select kind, queue, priority, extract(epoch from run_at - created_at) > 1800, max_attempts, max_crashes,
+                    timeout, payload, headers from supervisor.job order by id"""
+CHOICES: list[dict[str, Any]] = [
+    {},
+    {"queue": "q\\t"},
+    {"priority": -7},
+    {"in_": 3600},
+    {"run_at": datetime(2200, 1, 1, tzinfo=UTC)},
+    {"max_attempts": 1},
+    {"max_crashes": 9},
+    {"timeout": 1.25},
+    {"headers": {"a": "\\N\n"}},
+]
+
+
+@pytest.mark.pg("15", "16", "18")
+@pytest.mark.parametrize(
+    "chosen", [*([one] for one in CHOICES), CHOICES], ids=lambda c: "+".join(n for d in c for n in d)
+)
+def test_a_bulk_is_stored_alike_however_it_is_sent(db: Database, chosen: list[dict[str, Any]]) -> None:
+    """By COPY only the columns are sent in which some job is not as usual."""
+    conn = db.connect()
+    jobs = [NewJob("k\\", {"n": n, "s": "a\\b\tc"}, **chosen[n % len(chosen)]) for n in range(2001)]
+    found = []
+    for part in ([jobs], [jobs[:1000], jobs[1000:]]):
+        ids = [answer.id for some in part for answer in enqueue_many(conn, some)]
+        assert [row[0] for row in db.rows("select id from supervisor.job order by id")] == ids
+        found.append(db.rows(COLUMNS))
+        db.execute("delete from supervisor.job")
+    copied, sent = found
+    assert copied == sent
+    assert [row[7]["n"] for row in copied] == list(range(2001))
+
+
+@pytest.mark.parametrize("count", [3, 2001])
+def test_a_handlers_bulk_is_what_as_many_of_its_jobs_are(db: Database, count: int) -> None:
+    def send(n: int, note: str | None = None) -> None: ...
+
+    several = handler("several", queue="q", priority=3)(send).at(in_=3600, headers={"h": 1}, max_crashes=5)
+    conn = db.connect()
+    payloads: list[dict[str, Any]] = [{"n": n, "note": "\\"} if n % 2 else {"n": n} for n in range(count)]
+    answers = several.enqueue_many(conn, payloads)
+    assert answers == [Enqueued(answer.id, True) for answer in answers]
+    own = db.rows(COLUMNS)
+    assert [row[7] for row in own] == payloads
+    db.execute("delete from supervisor.job")
+    enqueue_many(conn, [several.from_payload(payload) for payload in payloads])
+    assert db.rows(COLUMNS) == own
+
+
+def test_ids_of_a_copy_are_those_of_its_jobs_when_others_were_given_in_between(db: Database) -> None:
+    db.execute("alter sequence supervisor.job_id_seq increment by 3")
+    answers = enqueue_many(db.connect(), [NewJob("x", {"n": n}) for n in range(2001)])
+    stored_as = db.rows("select id, (payload ->> 'n')::int from supervisor.job order by id")
+    assert stored_as == [(answer.id, n) for n, answer in enumerate(answers)]
+    assert answers[1].id - answers[0].id == 3
 
 
 ODD_PAYLOADS: list[dict[str, Any]] = [

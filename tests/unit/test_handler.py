@@ -3,10 +3,12 @@
 import asyncio
 import importlib
 import inspect
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 from uuid import UUID
 
 import pytest
@@ -243,6 +245,45 @@ def test_any_arguments_that_are_taken_arrive_equal(n: int, ratio: float, text: s
         "text": text,
         "deep": deep,
     }
+
+
+class Word(str):
+    """No plain text."""
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            name: st.one_of(
+                st.integers(), st.text(max_size=5), st.booleans(), st.none(), st.floats(), st.just(Word("1")),
+                st.integers(min_value=2**62, max_value=2**66), st.sampled_from(["\x00", "\ud800", "7", "true", b"x"]),
+            )
+            for name in ("n", "text", "flag", "maybe", "either", "extra")
+        },
+    )
+)  # fmt: skip
+@settings(max_examples=500)
+def test_what_is_taken_without_the_model_is_what_the_model_would_take(values: dict[str, Any]) -> None:
+    def fn(
+        n: int,
+        text: str,
+        maybe: str | None = None,
+        flag: bool = False,
+        either: Optional[int | str] = 3,  # noqa: UP045
+    ) -> None: ...
+
+    signature = handler("plain")(fn).signature
+    assert signature.plain.keys() == {"n", "text", "maybe", "flag", "either"}
+
+    def outcome(one: Any) -> object:
+        try:
+            return json.loads(one.encode(values))
+        except InvalidJob as error:
+            return error.field
+
+    # The same with the model alone, but for what has two names: its field, and the payload's own check.
+    assert outcome(signature) == outcome(replace(signature, plain={}))
 
 
 def test_names_that_a_model_cannot_have_are_parameters_like_others() -> None:

@@ -1,7 +1,8 @@
 -- problem: what is wrong with a job that is to be added, in words; null when nothing is. Internal.
 --
--- Inlined where it is used, so a bulk is checked in one pass. The table's constraints say the same and
--- are the last word for raw inserts, but their errors quote the whole row, payload included.
+-- Inlined where it is used, so a bulk is checked in one pass; that takes ::text beside each ||, which for other
+-- types is not immutable. The table's constraints say the same and are the last word for raw inserts, but their
+-- errors quote the whole row, payload included.
 create or replace function {schema}.problem(
     p_kind text, p_payload jsonb, p_queue text, p_priority integer, p_run_at timestamptz, p_both boolean,
     p_max_attempts integer, p_max_crashes integer, p_timeout_s float8, p_unique_key text, p_on_conflict text, p_headers jsonb
@@ -20,12 +21,12 @@ language sql immutable as $fn$
         when p_kind is null or octet_length(p_kind) not between 1 and 128
             then 'kind must be 1 to 128 bytes long, not ' || coalesce(octet_length(p_kind)::text, 'null')
         when octet_length(p_queue) not between 1 and 128
-            then 'queue must be 1 to 128 bytes long, not ' || octet_length(p_queue)
+            then 'queue must be 1 to 128 bytes long, not ' || octet_length(p_queue)::text
         when octet_length(p_unique_key) not between 1 and 1024
-            then 'unique_key must be 1 to 1024 bytes long, not ' || octet_length(p_unique_key)
-        when p_priority not between -100 and 100 then 'priority is ' || p_priority || ', must be -100 to 100'
-        when p_max_attempts < 1 then 'max_attempts is ' || p_max_attempts || ', must be at least 1'
-        when p_max_crashes < 1 then 'max_crashes is ' || p_max_crashes || ', must be at least 1'
+            then 'unique_key must be 1 to 1024 bytes long, not ' || octet_length(p_unique_key)::text
+        when p_priority not between -100 and 100 then 'priority is ' || p_priority::text || ', must be -100 to 100'
+        when p_max_attempts < 1 then 'max_attempts is ' || p_max_attempts::text || ', must be at least 1'
+        when p_max_crashes < 1 then 'max_crashes is ' || p_max_crashes::text || ', must be at least 1'
         when p_timeout_s <= 0 or p_timeout_s = 'NaN' then 'timeout must be above 0'
     end
 $fn$;
@@ -41,30 +42,30 @@ create or replace function {schema}.options_problem(
 language sql immutable as $fn$
     select case
         when octet_length(p_ordering_key) not between 1 and 1024
-            then 'ordering_key must be 1 to 1024 bytes long, not ' || octet_length(p_ordering_key)
+            then 'ordering_key must be 1 to 1024 bytes long, not ' || octet_length(p_ordering_key)::text
         when p_on_dead not in ('next', 'hold') then 'on_dead is ' || quote_literal(p_on_dead) || ', must be next or hold'
         when p_on_dead = 'hold' and p_ordering_key is null then 'on_dead is given, and ordering_key is not'
         when octet_length(p_concurrency_key) not between 1 and 1024
-            then 'concurrency_key must be 1 to 1024 bytes long, not ' || octet_length(p_concurrency_key)
+            then 'concurrency_key must be 1 to 1024 bytes long, not ' || octet_length(p_concurrency_key)::text
         when p_concurrency_limit is null and p_concurrency_key is not null
             then 'concurrency_limit is not given, and concurrency_key is'
         when p_concurrency_key is null and p_concurrency_limit is not null
             then 'concurrency_key is not given, and concurrency_limit is'
         when p_concurrency_limit not between 1 and 10000
-            then 'concurrency_limit is ' || p_concurrency_limit || ', must be 1 to 10000'
+            then 'concurrency_limit is ' || p_concurrency_limit::text || ', must be 1 to 10000'
         when octet_length(p_rate_key) not between 1 and 1024
-            then 'rate_key must be 1 to 1024 bytes long, not ' || octet_length(p_rate_key)
+            then 'rate_key must be 1 to 1024 bytes long, not ' || octet_length(p_rate_key)::text
         when p_rate_key is null and p_rate_limit is not null then 'rate_key is not given, and rate_limit is'
         when p_rate_key is null and p_rate_period_s is not null then 'rate_key is not given, and rate_period is'
         when p_rate_limit is null and p_rate_key is not null then 'rate_limit is not given, and rate_key is'
         when p_rate_period_s is null and p_rate_key is not null then 'rate_period is not given, and rate_key is'
-        when p_rate_limit not between 1 and 1000000 then 'rate_limit is ' || p_rate_limit || ', must be 1 to 1000000'
+        when p_rate_limit not between 1 and 1000000 then 'rate_limit is ' || p_rate_limit::text || ', must be 1 to 1000000'
         when p_rate_period_s not between 1 and 31622400
-            then 'rate_period is ' || p_rate_period_s || ' s, must be 1 second to 366 days'
+            then 'rate_period is ' || p_rate_period_s::text || ' s, must be 1 second to 366 days'
         when p_rate_period_s / p_rate_limit < 0.02
-            then 'rate_limit is ' || p_rate_limit || ' in ' || p_rate_period_s || ' s, must be one per 20 ms or less'
+            then 'rate_limit is ' || p_rate_limit::text || ' in ' || p_rate_period_s::text || ' s, must be one per 20 ms or less'
         when array_position(p_after, null) is not null then 'after must not hold null'
-        when cardinality(p_after) > 1000 then 'after has ' || cardinality(p_after) || ' ids, must be at most 1000: use a batch'
+        when cardinality(p_after) > 1000 then 'after has ' || cardinality(p_after)::text || ' ids, must be at most 1000: use a batch'
         when p_after_failed not in ('hold', 'cancel', 'run')
             then 'after_failed is ' || quote_literal(p_after_failed) || ', must be hold, cancel or run'
         when p_unique_for_s is not null and p_unique_key is null then 'unique_for is given, and unique_key is not'
@@ -397,24 +398,49 @@ create or replace function {schema}.enqueue(
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
 #variable_conflict use_column
 declare
-    v_now      timestamptz := clock_timestamp();
-    v_run_at   timestamptz := greatest(v_now, coalesce(enqueue.run_at, v_now + coalesce(enqueue.delay, '0')));
-    v_queue    text := coalesce(enqueue.queue, 'default');
-    v_priority integer := coalesce(enqueue.priority, 0);
-    v_attempts integer := coalesce(enqueue.max_attempts, 20);
-    v_crashes  integer := coalesce(enqueue.max_crashes, 3);
-    v_problem  text := {schema}.problem(
-        enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, enqueue.run_at is not null and enqueue.delay is not null,
-        v_attempts, v_crashes, extract(epoch from enqueue.timeout)::float8, enqueue.unique_key, enqueue.on_conflict,
-        enqueue.headers);
-    v_more     boolean := num_nonnulls(
-        enqueue.ordering_key, nullif(enqueue.on_dead, 'next'), enqueue.concurrency_key, enqueue.concurrency_limit, enqueue.rate_key,
-        enqueue.rate_limit, enqueue.rate_period, enqueue.after, nullif(enqueue.after_failed, 'hold'), enqueue.unique_for,
-        enqueue.unique_states) > 0;
+    v_now      timestamptz;
+    v_run_at   timestamptz;
+    v_queue    text;
+    v_priority integer;
+    v_attempts integer;
+    v_crashes  integer;
+    v_problem  text;
+    v_more     boolean;
     v_gated    boolean := false;
     v_gate     {schema}.gated;
     v_replaced boolean;
 begin
+    -- Most jobs choose next to nothing, and no expression that they do not need is made ready for them: that is
+    -- done anew in each transaction. What looks wrong here is looked at more closely below.
+    if num_nonnulls(enqueue.run_at, enqueue.delay, enqueue.timeout, enqueue.unique_key, enqueue.ordering_key, enqueue.concurrency_key,
+                    enqueue.concurrency_limit, enqueue.rate_key, enqueue.rate_limit, enqueue.rate_period, enqueue.after,
+                    enqueue.unique_for, enqueue.unique_states) = 0
+       and enqueue.on_dead = 'next' and enqueue.after_failed = 'hold' and enqueue.on_conflict = any ('{skip,replace,raise}')
+       and octet_length(enqueue.kind) between 1 and 128 and octet_length(enqueue.queue) between 1 and 128
+       and enqueue.priority between -100 and 100 and enqueue.max_attempts >= 1 and enqueue.max_crashes >= 1
+       and jsonb_typeof(enqueue.payload) = 'object' and jsonb_typeof(enqueue.headers) = 'object' then
+        insert into {schema}.job as j (kind, payload, queue, priority, max_attempts, max_crashes, headers)
+        values (enqueue.kind, enqueue.payload, enqueue.queue, enqueue.priority, enqueue.max_attempts, enqueue.max_crashes, enqueue.headers)
+        returning j.id into id;
+        created := true;
+        return next;
+        return;
+    end if;
+
+    v_now := clock_timestamp();
+    v_run_at := greatest(v_now, coalesce(enqueue.run_at, v_now + coalesce(enqueue.delay, '0')));
+    v_queue := coalesce(enqueue.queue, 'default');
+    v_priority := coalesce(enqueue.priority, 0);
+    v_attempts := coalesce(enqueue.max_attempts, 20);
+    v_crashes := coalesce(enqueue.max_crashes, 3);
+    v_problem := {schema}.problem(
+        enqueue.kind, enqueue.payload, v_queue, v_priority, v_run_at, enqueue.run_at is not null and enqueue.delay is not null,
+        v_attempts, v_crashes, extract(epoch from enqueue.timeout)::float8, enqueue.unique_key, enqueue.on_conflict,
+        enqueue.headers);
+    v_more := num_nonnulls(
+        enqueue.ordering_key, nullif(enqueue.on_dead, 'next'), enqueue.concurrency_key, enqueue.concurrency_limit, enqueue.rate_key,
+        enqueue.rate_limit, enqueue.rate_period, enqueue.after, nullif(enqueue.after_failed, 'hold'), enqueue.unique_for,
+        enqueue.unique_states) > 0;
     if v_more and v_problem is null then
         v_problem := coalesce(
             {schema}.options_problem(
@@ -542,6 +568,24 @@ begin
                    max_crashes integer, timeout float8, unique_key text, on_conflict text)) p
          where p.problem is not null
          order by p.ord limit 1;
+    end if;
+    if v_problem is null
+       and not exists (select from jsonb_array_elements(enqueue_many.jobs) as e (value) where e.value ?| (c_more || 'unique_key'::text)) then
+        -- Plain rows, all of them: one statement, and its trigger tells whom it concerns.
+        return query
+        with added as (
+            insert into {schema}.job as j (kind, payload, queue, priority, run_at, created_at, max_attempts, max_crashes, timeout, headers)
+            select x.kind, coalesce(x.payload, '{}'), coalesce(x.queue, 'default'), coalesce(x.priority, 0),
+                   greatest(v_now, coalesce(x.run_at, v_now + make_interval(secs => coalesce(x.delay, 0)))), v_now,
+                   coalesce(x.max_attempts, 20), coalesce(x.max_crashes, 3), make_interval(secs => x.timeout), coalesce(x.headers, '{}')
+              from jsonb_array_elements(enqueue_many.jobs) with ordinality as e (value, ordinality)
+             cross join lateral jsonb_to_record(e.value) as x (
+                   kind text, payload jsonb, queue text, priority integer, run_at timestamptz, delay float8,
+                   max_attempts integer, max_crashes integer, timeout float8, headers jsonb)
+             order by e.ordinality
+            returning j.id)
+        select (row_number() over (order by a.id))::integer, a.id, true from added a;
+        return;
     end if;
     v_more := v_problem is null and exists (select from jsonb_array_elements(enqueue_many.jobs) as e (value) where e.value ?| c_more);
     if v_more then
