@@ -3,6 +3,7 @@
 import re
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -26,6 +27,11 @@ def values(page: str) -> dict[str, float]:
     """The samples of a page, by name and labels."""
     found = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in found}
+
+
+def ready(one: Role, *reasons: str) -> bool:
+    """Whether it is ready, or not for these reasons."""
+    return one.ready() == (not reasons, list(reasons))
 
 
 async def test_a_relay_says_whether_events_flow_and_what_it_has_counted(
@@ -136,15 +142,15 @@ async def test_a_broker_that_hangs_is_seen_while_nothing_goes_or_comes(
         role("consume", consume_url=url, consume=f"{name}=order", consumer=f"c-{name}", health_port="auto"),
     )
     for one in roles:
-        wait_until(lambda one=one: one.ready() == (True, []), 40, "it is ready")
+        wait_until(partial(ready, one), 40, "it is ready")
     broker.freeze()
     try:
         for one in roles:
-            wait_until(lambda one=one: one.ready() == (False, [NO_BROKER]), 45, "it says that the broker is away")
+            wait_until(partial(ready, one, NO_BROKER), 45, "it says that the broker is away")
     finally:
         broker.thaw()
     for one in roles:
-        wait_until(lambda one=one: one.ready() == (True, []), 40, "it is ready again")
+        wait_until(partial(ready, one), 40, "it is ready again")
         assert one.stop() == 0
 
 
