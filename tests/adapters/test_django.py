@@ -125,7 +125,7 @@ def test_a_refusal_and_a_conflict_leave_the_transaction_usable(
 
 
 def test_a_bulk_goes_in_parts_and_whole(django_conn: Any, shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PART_BYTES", 100_000)
+    monkeypatch.setattr(client, "PART_BYTES", 50_000)
     jobs = [NewJob("adapters.mail", {"user_id": number}) for number in range(3000)]
     with CaptureQueriesContext(django_conn) as sent:
         answers = enqueue_many(django_conn, jobs)
