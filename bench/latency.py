@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
+from bench import hops
 from bench.drain import against, peers
 from bench.ground import Ground, in_turns, opened, place, until
 from bench.jobs import SOCKET, mark
@@ -71,7 +72,10 @@ def run(options: argparse.Namespace, say: Say) -> Report:
             return found
 
         rounds = in_turns(["service", *others], options.rounds, one)
-        return _report(ground, rounds, others, {"jobs": jobs, "processes": options.processes}, say)
+        with ground.database("hops") as url:
+            steps = hops.measure(url, jobs, _PAUSE_MS)
+        say("steps: " + ", ".join(f"{step} {took:.2f} ms" for step, took in steps.items()))
+        return _report(ground, rounds, others, steps, {"jobs": jobs, "processes": options.processes}, say)
 
 
 def _service(ground: Ground, own: Installed, jobs: int, processes: int, database: str) -> Round:
@@ -142,8 +146,9 @@ class Ear:
 
 
 def _report(
-    ground: Ground, rounds: dict[str, list[Round]], others: dict[str, Installed], settings: dict[str, Any], say: Say
-) -> Report:
+    ground: Ground, rounds: dict[str, list[Round]], others: dict[str, Installed], steps: dict[str, float],
+    settings: dict[str, Any], say: Say,
+) -> Report:  # fmt: skip
     p50 = {name: Summary.of([one.p50 for one in found]) for name, found in rounds.items()}
     p99 = {name: Summary.of([one.p99 for one in found]) for name, found in rounds.items()}
     table = Table(
@@ -159,7 +164,9 @@ def _report(
             for name in rounds
         ],
     )  # fmt: skip
+    made_of = _steps(steps, p50["service"].median, p50["bare"].median)
     say(table.markdown())
+    say(made_of.markdown())
     ratio = p50["service"].median / max(p50["bare"].median, 1e-3)
     line = (
         f"latency: {p50['service'].median:.2f} ms from commit to handler start (p99 {p99['service'].median:.2f} ms) on "
@@ -191,11 +198,27 @@ def _report(
         {
             **ground.facts(),
             "settings": settings,
+            "steps_ms": steps,
             "p50_ms": {name: one.as_dict() for name, one in p50.items()},
             "p99_ms": {name: one.as_dict() for name, one in p99.items()},
             "versions": {name: one.version for name, one in others.items()},
         },
-        [table],
+        [table, made_of],
         chart,
         shown,
+    )
+
+
+def _steps(steps: dict[str, float], service_ms: float, bare_ms: float) -> Table:
+    """What both are made of; what is left is Python: of the parent, of the worker, of the loop."""
+    ours, theirs = steps["notice"] + steps["wake"] + steps["work"], steps["notice"] + steps["claim"]
+    row = [(step, f"{took:.2f}", "") for step, took in steps.items()]
+    return Table(
+        "what a start is made of",
+        ("step, p50 after a pause", "ms", "the rest"),
+        [
+            *row,
+            ("bare loop: notice + claim", f"{theirs:.2f}", f"{bare_ms - theirs:+.2f}"),
+            ("service: notice + wake + work", f"{ours:.2f}", f"{service_ms - ours:+.2f}"),
+        ],
     )
