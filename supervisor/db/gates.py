@@ -96,8 +96,7 @@ def waiting(conn: Connection, schema: str, *, patience_s: float = PATIENCE_S) ->
     """What waits at each gate; None where counting took too long."""
     try:
         with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-            cur.execute(PLANS)
-            cur.execute(_PATIENCE, (_milliseconds(patience_s),))
+            cur.execute(_PLANS, (_milliseconds(patience_s),))
             return _gates(cur.execute(statement("gates", schema), {"limit": MOST_COUNTED}).fetchall())
     except errors.QueryCanceled:
         return None
@@ -107,8 +106,7 @@ async def waiting_async(conn: AsyncConnection, schema: str, *, patience_s: float
     """As `waiting`."""
     try:
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-            await cur.execute(PLANS)
-            await cur.execute(_PATIENCE, (_milliseconds(patience_s),))
+            await cur.execute(_PLANS, (_milliseconds(patience_s),))
             return _gates(await (await cur.execute(statement("gates", schema), {"limit": MOST_COUNTED})).fetchall())
     except errors.QueryCanceled:
         return None
@@ -121,7 +119,7 @@ def of_job(conn: Connection, schema: str, job_id: int) -> JobGate | None:
         return cur.execute(statement("job_gate", schema), parameters).fetchone()
 
 
-_PATIENCE: Final = "select set_config('statement_timeout', %s, true)"
+_PLANS: Final = PLANS + ", set_config('statement_timeout', %s, true)"
 
 
 def _milliseconds(seconds: float) -> str:

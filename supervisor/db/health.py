@@ -13,6 +13,7 @@ Elsewhere: depths as people see them, with exact wording of "at least" (overview
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -34,6 +35,7 @@ _PLANS: Final = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), "
     "set_config('enable_sort', 'off', true), set_config('jit', 'off', true)"
 )
+_PATIENCE: Final = ", set_config('statement_timeout', %s, true)"
 
 
 class HolderKind(StrEnum):
@@ -234,10 +236,15 @@ async def depths(conn: AsyncConnection, schema: str, *, running_patience_s: floa
             depth.scheduled += scheduled
             if waited is not None:
                 depth.oldest_due_s = max(waited, depth.oldest_due_s or 0.0)
-    running = await _patiently(conn, "health_running", schema, running_patience_s, limit)
+    running: list[Any] | None = None
+    waiting: list[Any] | None = None
+    with suppress(errors.QueryCanceled):
+        async with conn.transaction():
+            await conn.execute(_PLANS + _PATIENCE, (f"{max(1, int(running_patience_s * 1000))}ms",))
+            running = list(await _rows(conn, "health_running", schema, limit=limit))
+            waiting = list(await _rows(conn, "waiting_depths", schema, limit=limit))
     for queue, count, since in running or ():
         found[queue].running, found[queue].oldest_running_s = count, since
-    waiting = await _patiently(conn, "waiting_depths", schema, running_patience_s, limit)
     parked: dict[str, int] = {}
     for queue, count in waiting or ():
         parked[queue] = parked.get(queue, 0) + count
@@ -249,18 +256,6 @@ async def depths(conn: AsyncConnection, schema: str, *, running_patience_s: floa
     for queue, count in await _rows(conn, "dead_depths", schema, limit=MOST_COUNTED):
         found[queue].dead = count
     return Depths(tuple(found.by_queue[queue] for queue in sorted(found.by_queue)), limit, lanes)
-
-
-async def _patiently(conn: AsyncConnection, name: str, schema: str, patience_s: float, limit: int) -> list[Any] | None:
-    try:
-        async with conn.transaction():
-            await conn.execute(_PLANS)
-            await conn.execute(
-                "select set_config('statement_timeout', %s, true)", (f"{max(1, int(patience_s * 1000))}ms",)
-            )
-            return list(await _rows(conn, name, schema, limit=limit))
-    except errors.QueryCanceled:
-        return None
 
 
 async def _rows(conn: AsyncConnection, name: str, schema: str, **params: Any) -> Iterable[Any]:

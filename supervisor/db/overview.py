@@ -145,8 +145,7 @@ def _patiently(conn: Connection, schema: str, name: str, limit: dict[str, int]) 
     """The rows of a statement that dead rows may make slow; None where it took too long."""
     try:
         with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
-            cur.execute(PLANS)
-            cur.execute("select set_config('statement_timeout', %s, true)", (_PATIENCE,))
+            cur.execute(PLANS + ", set_config('statement_timeout', %s, true)", (_PATIENCE,))
             return cur.execute(statement(name, schema), limit).fetchall()
     except errors.QueryCanceled:
         return None
