@@ -90,6 +90,7 @@ def enqueue(
     from supervisor.cli.service import connection, load
     from supervisor.client import enqueue_many
     from supervisor.db.operate import refusals
+    from supervisor.errors import InvalidJob
     from supervisor.newjob import NewJob
 
     options: dict[str, Any] = {
@@ -129,7 +130,10 @@ def enqueue(
     )
     settings = load(database_url=database_url, schema=schema)
     with connection(settings) as conn, refusals(settings.schema_), conn.transaction():
-        [added] = enqueue_many(conn, [job], on_conflict=on_conflict, schema=settings.schema_)
+        try:
+            [added] = enqueue_many(conn, [job], on_conflict=on_conflict, schema=settings.schema_)
+        except InvalidJob as error:  # there is one job here
+            raise InvalidJob(error.field.removeprefix("jobs[0]."), error.reason) from None
     if as_json:
         output.print_json({"id": added.id, "created": added.created, "kind": kind, "queue": queue})
     elif added.created:

@@ -199,6 +199,11 @@ def test_bad_input_is_refused_before_the_database_is_asked(bare: Cli, words: lis
     bare("enqueue", *words, SUPERVISOR_DATABASE_URL=away).refused(exits.USAGE, named)
 
 
+def test_a_parent_that_never_was_is_named(cli: Cli, db: Database) -> None:
+    cli("enqueue", "t.noop", "--after", "99").refused(exits.USAGE, "job refused: after: no job has the id 99")
+    assert db.statuses() == {}
+
+
 # -- looking ----------------------------------------------------------------------------
 
 
