@@ -9,7 +9,7 @@ from supervisor.client import enqueue
 from tests.support.database import Database
 from tests.support.fault_handlers import MODULES
 from tests.support.service import ROOT, Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -33,7 +33,7 @@ def test_a_wrong_host_clock_changes_nothing(
     """B33 in small: delays and retries as the server measures them, leases kept, no second run, no negative age."""
     (tmp_path / "sitecustomize.py").write_text(_SHIFT)
     one = service(
-        handlers=MODULES, processes=1, concurrency=10, lease_s=2, retry_base_s=1, poll_every_s=60,
+        handlers=MODULES, processes=1, concurrency=10, lease_s=3, retry_base_s=1, poll_every_s=60,
         env={
             "PYTHONPATH": f"{tmp_path}:{ROOT}", "CLOCK_SHIFT_S": str(shift_s), "CLOCK_JUMP_S": str(jump_s),
         },
@@ -51,12 +51,12 @@ def test_a_wrong_host_clock_changes_nothing(
     )
     late, retried = [at[job] - db.value(due, [job]) for job in (delayed, limited)], at[failing] - first
     print(f">>> delayed jobs {late[0] * 1000:.0f} and {late[1] * 1000:.0f} ms late; retried after {retried:.2f} s")
-    assert all(0 <= by < 1 for by in late)
-    assert 5 <= retried < 6
+    assert all(0 <= by < within(1, busy_s=10) for by in late)
+    assert 5 <= retried < 5 + within(1, busy_s=10)
     assert db.effects("start") == {long: 1}
     assert db.rows("select id from supervisor.history where crashes > 0 or attempts > 2") == []
     assert one.metric("supervisor_leases_lost_total") == 0
     assert one.metric("supervisor_job_wait_seconds_sum") >= 0
     wait_until(lambda: one.metric("supervisor_job_wait_seconds_count") >= 5, 5, "waits are measured")
-    assert one.metric("supervisor_job_wait_seconds_sum") < 3
+    assert one.metric("supervisor_job_wait_seconds_sum") < within(3, busy_s=40)
     assert one.stop() == 0
