@@ -26,7 +26,7 @@ from tests.support.gates import at_gate, gated
 from tests.support.jobs import enqueue
 from tests.support.key_producer import ASKED, KEYS
 from tests.support.service import ROOT, Service
-from tests.support.sizes import FULL
+from tests.support.sizes import FULL, within
 from tests.support.waiting import wait_until
 
 Start = Callable[..., Service]
@@ -216,7 +216,7 @@ def test_what_waits_is_let_in_at_once_on_an_idle_system(db: Database, service: S
         took.append(time.monotonic() - began)
     took.sort()
     report(f"added with a key, ran: median {took[10] * 1000:.0f} ms, most {took[-1] * 1000:.0f} ms")
-    assert took[10] < 0.5
+    assert took[10] < within(0.5, busy_s=3)
 
 
 def test_a_child_runs_after_its_parents_and_a_delayed_job_at_its_time(db: Database, service: Start) -> None:

@@ -144,7 +144,7 @@ def test_a_worker_that_forks_and_dies_is_noticed_at_once_and_charged(db: Databas
         "select extract(epoch from %s::timestamptz - max(at))::float8 from effects where job_id = %s",
         [dead["finished_at"], bad],
     )
-    assert gap < 1.5, f"the last death was dealt with after {gap:.1f} s"
+    assert gap < within(1.5, busy_s=10), f"the last death was dealt with after {gap:.1f} s"
     run_neighbours(db)
     for pid in children_noted(db):
         proc.kill(pid)

@@ -21,6 +21,7 @@ WAKES = 200_000 if FULL else 20_000
 
 # A machine that runs other tests besides may make a process wait; the stated limits hold at full size.
 ANSWERS_WITHIN_S, BACK_WITHIN_S = (1.0, 1.0) if FULL else (3.0, 10.0)
+PROMPT_S = within(0.25, busy_s=2.0)  # polls are a minute apart
 
 
 @pytest.mark.timeout(900 if FULL else 180)
@@ -75,7 +76,7 @@ def test_a_delayed_job_starts_when_it_is_due(db: Database, service: Start, repor
         late.append(started(db, job_id) - run_at)
     report(f"delayed job: starts {shown(late)} after run_at")
     assert min(late) >= 0.0, "a job started before it was due"
-    assert statistics.median(late) < 0.25
+    assert statistics.median(late) < PROMPT_S
     assert one.stop() == exits.OK
 
 
@@ -93,7 +94,7 @@ def test_a_retry_on_an_idle_system_starts_when_it_is_due(
         gap = db.value("select extract(epoch from max(at) - min(at))::float8 from effects where job_id = %s", [job_id])
         late.append(gap - 0.3)
     report(f"retry: starts {shown(late)} after its delay")
-    assert statistics.median(late) < 0.25
+    assert statistics.median(late) < PROMPT_S
     assert one.stop() == exits.OK
 
 
@@ -115,7 +116,7 @@ def test_a_notified_job_starts_at_once(db: Database, service: Start, report: Cal
         created = db.value("select extract(epoch from created_at)::float8 from supervisor.jobs where id = %s", [job_id])
         gaps.append(started(db, job_id) - created)
     report(f"notified job: starts {shown(gaps)} after its transaction")
-    assert statistics.median(gaps) < 0.25
+    assert statistics.median(gaps) < PROMPT_S
     assert one.stop() == exits.OK
 
 
