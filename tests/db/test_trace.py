@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from supervisor import NewJob, enqueue, enqueue_many, trace
+from supervisor import NewJob, enqueue, enqueue_many, handler, trace
 from supervisor.errors import UniqueConflict
 from supervisor.keys import Enqueued
 from tests.support.database import Database
@@ -94,6 +94,17 @@ async def test_a_bulk_is_one_span_and_each_job_carries_it(db: Database, spans: S
         ids = [answer.id for answer in answers]
         found = db.rows("select distinct headers ->> 'traceparent' from supervisor.job where id = any (%s)", [ids])
         assert found == [(traceparent(span),)]
+
+
+@pytest.mark.parametrize("count", [3, 2500])
+def test_a_handlers_bulk_is_one_span_and_each_job_carries_it(db: Database, spans: Spans, count: int) -> None:
+    def send(n: int) -> None: ...
+
+    answers = handler("traced.bulk")(send).enqueue_many(db.connect(), [{"n": n} for n in range(count)])
+    span = spans.one()
+    assert (span.name, (span.attributes or {})["messaging.batch.message_count"]) == ("enqueue traced.bulk", count)
+    found = db.rows("select headers ->> 'traceparent', (payload ->> 'n')::int from supervisor.job order by id")
+    assert found == [(traceparent(span), n) for n in range(len(answers))]
 
 
 def test_a_span_around_the_call_is_the_parent_and_the_statement_is_inside(db: Database, spans: Spans) -> None:

@@ -11,7 +11,9 @@ import psycopg
 import pytest
 
 from supervisor import NewJob, enqueue, enqueue_many, handler
+from supervisor.db.enqueue import single
 from supervisor.errors import InvalidJob, SettingsInvalid
+from supervisor.newjob import Alike, elements
 from tests.unit.test_payload import jsonb
 
 LIGHT = (
@@ -168,6 +170,24 @@ def test_an_element_of_a_bulk_holds_all_that_was_chosen() -> None:
         "headers": {"t": 1},
     }
     assert json.loads(NewJob("mail", in_=timedelta(seconds=2)).element("skip"))["delay"] == 2
+
+
+def test_jobs_that_are_alike_are_those_made_one_by_one() -> None:
+    options: dict[str, Any] = {"queue": "q", "unique_key": "k", "unique_for": 5, "headers": {"h": 1}}
+    made = [NewJob("mail", {"n": n}, **options) for n in range(3)]
+    alike = Alike(made[0], [job.payload_json for job in made])
+    assert list(elements(alike, "skip")) == [job.element("skip") for job in made]
+    assert [job.element("skip") for job in alike] == [job.element("skip") for job in alike[:]]
+    assert [job.payload_json for job in alike] == ['{"n":0}', '{"n":1}', '{"n":2}']
+    assert (len(alike), alike[-1].payload_json, alike[1].more) == (3, '{"n":2}', {"unique_for": 5.0})
+
+
+def test_what_is_as_usual_is_not_sent() -> None:
+    assert jsonb(NewJob("mail").element("skip")) == {"kind": "mail", "payload": {}}
+    assert single(NewJob("mail"), "raise")[1] == ("mail", "{}")
+    text, args = single(NewJob("mail", priority=1, unique_key="k", on_dead="hold", ordering_key="o"), "skip")
+    assert args == ("mail", "{}", 1, "o", "hold", "k", "skip")
+    assert "priority => %s::int, ordering_key => %s::text, on_dead => %s::text, unique_key => %s::text" in text
 
 
 def test_importing_the_package_loads_nothing_of_the_service() -> None:
