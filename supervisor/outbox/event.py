@@ -41,6 +41,7 @@ class Event:
     headers_json: str = field(repr=False)
     created_at: float
     attempts: int
+    _pairs: list[tuple[str, str]] | None = field(default=None, init=False, repr=False)
 
     def attributes(self, source: str) -> dict[str, str]:
         """The attributes of CloudEvents, by their names; those among the publisher's headers go first.
@@ -73,6 +74,8 @@ class Event:
 
     def _given(self) -> list[tuple[str, str]]:
         """Name and text of each. What plain SQL wrote was checked by nobody, and a broker may hang up over it."""
+        if self._pairs is not None:
+            return self._pairs
         found: dict[str, object] = json.loads(self.headers_json)
         given = [(name, _text(value)) for name, value in found.items()]
         for name, _ in given:
@@ -81,6 +84,7 @@ class Event:
         size = sum(len(name) + len(text.encode()) for name, text in given)
         if size > MAX_HEADERS_BYTES:
             raise EventRefused(f"its headers have {size} bytes, more than {MAX_HEADERS_BYTES}")
+        self._pairs = given
         return given
 
 
