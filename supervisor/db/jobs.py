@@ -66,7 +66,7 @@ class Lane(NamedTuple):
 
 @dataclass(slots=True)
 class ClaimedJob:
-    """A job this worker holds, as its claim returned it."""
+    """A job this worker holds, as its claim returned it; times in seconds since 1970: few handlers ask for more."""
 
     id: int
     token: int
@@ -80,8 +80,8 @@ class ClaimedJob:
     crashes: int
     suspect: bool
     timeout_s: float | None
-    created_at: datetime
-    run_at: datetime
+    created_at: float
+    run_at: float
 
 
 class Ack(NamedTuple):

@@ -5,7 +5,7 @@ The counts and waits are those of job.py and backoff.py, which the tests of this
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import time
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from supervisor.backoff import Backoff
@@ -69,7 +69,7 @@ async def run_job_async(job: NewJob, *, attempt: int = 1, cancel: bool = False) 
 
 def _performance(job: NewJob, attempt: int, cancel: bool) -> Performance:
     check_int("attempt", attempt, 1, _MOST_ATTEMPTS)
-    now = datetime.now(UTC)
+    now = time.time()
     claimed = ClaimedJob(
         id=0,
         token=1,

@@ -14,6 +14,7 @@ Elsewhere: when and where a job starts (executor.py); what its Job can do (run.p
 import asyncio
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from supervisor import context
@@ -36,8 +37,8 @@ def job_of(job: ClaimedJob, deadline: float | None, services: context.RunService
         attempt=job.attempt,
         max_attempts=job.max_attempts,
         crashes=job.crashes,
-        created_at=job.created_at,
-        run_at=job.run_at,
+        created_at=datetime.fromtimestamp(job.created_at, UTC),
+        run_at=datetime.fromtimestamp(job.run_at, UTC),
         headers=json.loads(job.headers) if job.headers != "{}" else {},
         deadline=deadline,
         token=job.token,

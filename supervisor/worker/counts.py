@@ -83,7 +83,7 @@ class Counts:
         """*run* begins."""
         job = run.job
         key = (job.queue, job.kind)
-        self._waits.observe(max(0.0, run.started + self._db_ahead - job.run_at.timestamp()), key)
+        self._waits.observe(max(0.0, run.started + self._db_ahead - job.run_at), key)
         if job.attempt > 1:
             self._retries.inc(key)
         if self._woken_at:

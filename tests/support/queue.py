@@ -10,6 +10,7 @@ import json
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import psycopg
@@ -106,7 +107,19 @@ def work(
     for row in rows:
         lane = lanes[row[0] - 1]
         jobs.append(
-            Held(row[1], row[2], row[6], row[3], lane.queue, lane.priority, row[12], row[4], row[5], row[8], row[9])
+            Held(
+                row[1],
+                row[2],
+                row[6],
+                row[3],
+                lane.queue,
+                lane.priority,
+                datetime.fromtimestamp(row[12], UTC),
+                row[4],
+                row[5],
+                row[8],
+                row[9],
+            )
         )
     return Claim(
         jobs,

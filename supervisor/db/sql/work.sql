@@ -4,7 +4,8 @@
 --          priorities, mark_at, mark_id: array literals of one length, best lane first; limit;
 --          lookback_s; hands: most jobs of limited queues.
 -- Returns  claimed jobs, then one control row (lane is null). No rows is not possible.
-select lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at
+select lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s,
+       date_part('epoch', created_at), date_part('epoch', run_at)
   from {schema}.work(%(session)s, %(ids)s::bigint[], %(claims)s::bigint[], %(took)s::float8[], %(keep)s,
                      %(queues)s::text[], %(priorities)s::smallint[], %(mark_at)s::timestamptz[], %(mark_id)s::bigint[],
                      %(limit)s, make_interval(secs => %(lookback_s)s), %(hands)s)
