@@ -18,8 +18,8 @@ begin
 end
 $fn$;
 
--- job_enqueued: one wake-up per queue and statement, however many rows it inserts. Silent inside
--- enqueue_many, which inserts row by row and wakes at its end, and for jobs at gates, which nobody can claim
+-- job_enqueued: one wake-up per queue and statement, however many rows it inserts. Silent where
+-- enqueue_many takes several statements and wakes at its end, and for jobs at gates, which nobody can claim
 -- (add_gated_many tells of those). It runs with its owner's rights: whoever may
 -- insert jobs need not see who waits for them.
 create or replace function {schema}.job_enqueued() returns trigger
