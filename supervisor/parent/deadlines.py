@@ -7,7 +7,7 @@ The board is marked first, so that the recovery charges that job and nobody else
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from supervisor.clock import to_ns
@@ -18,6 +18,7 @@ from supervisor.parent.states import State
 from supervisor.wire.board import Phase
 
 LOOK_EVERY_S: Final = 0.1
+_REST_S: Final = 0.25  # while no worker holds a job
 BLOCKED_AFTER_S: Final = 1.5
 STARVED_AFTER_S: Final = 5.0
 
@@ -34,14 +35,17 @@ class Deadlines:
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
+            some = False
             for child in list(self._workers()):
-                self._overdue(child)
+                held = child.board.held()
+                some = some or bool(held)
+                self._overdue(child, held)
                 self._blocked(child)
-                self._starved(child)
-            await asyncio.sleep(LOOK_EVERY_S)
+                self._starved(child, held)
+            await asyncio.sleep(LOOK_EVERY_S if some else _REST_S)
 
-    def _overdue(self, child: Child) -> None:
-        overdue = child.board.overdue(to_ns(time.monotonic()))
+    def _overdue(self, child: Child, held: Sequence[int]) -> None:
+        overdue = child.board.overdue(to_ns(time.monotonic()), held)
         if not overdue or child.state is State.KILLED:
             return
         for entry in overdue:
@@ -83,9 +87,9 @@ class Deadlines:
                 remedy="make the handler a plain def, which runs in a thread, or await in between",
             )
 
-    def _starved(self, child: Child) -> None:
+    def _starved(self, child: Child, held: Sequence[int]) -> None:
         """No slot has come free for long, and jobs were seen to wait since the last one was filled."""
-        claimed, started, newest = child.board.crowd()
+        claimed, started, newest = child.board.crowd(held)
         now = to_ns(time.monotonic())
         if child.starved_ns and (started < self._slots or newest != child.starved_ns):
             log.info("worker.fed", slot=child.slot, after_s=round((now - child.starved_ns) / 1e9, 1))

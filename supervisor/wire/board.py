@@ -26,7 +26,7 @@ import os
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import context, reduction
 from typing import Any, Final
 
@@ -262,7 +262,7 @@ class Board:
 
     def read(self) -> Snapshot:
         """What the worker does now, or did last. Each entry is consistent in itself; see `Entry.torn`."""
-        return self._snapshot([entry for index in self._held() if (entry := self._entry(index)) is not None])
+        return self._snapshot([entry for index in self.held() if (entry := self._entry(index)) is not None])
 
     def read_header(self) -> Snapshot:
         """The same without entries: a look that costs little however much the worker holds."""
@@ -295,11 +295,15 @@ class Board:
         words = self._bytes[HEADER + self.entries * ENTRY :].tobytes().partition(b"\0")[0]
         return words.decode("utf-8", "replace").strip()
 
-    def overdue(self, now_ns: int) -> list[Entry]:
-        """Started jobs whose deadline has passed: the cheap look that the parent takes often."""
+    def held(self) -> list[int]:
+        """The entries that hold jobs: one look over all, for several questions."""
+        return [found.start() for found in _HELD.finditer(self._phases.tobytes())]
+
+    def overdue(self, now_ns: int, held: Sequence[int] | None = None) -> list[Entry]:
+        """Started jobs, of *held* or of all, whose deadline has passed: the cheap look that the parent takes often."""
         words = self._words
         found = []
-        for index in self._held():
+        for index in self.held() if held is None else held:
             deadline = words[(HEADER + index * ENTRY + 48) >> 3]
             if 0 < deadline <= now_ns:
                 entry = self._entry(index)
@@ -307,20 +311,17 @@ class Board:
                     found.append(entry)
         return found
 
-    def crowd(self) -> tuple[int, int, int]:
-        """Jobs claimed and not started, jobs started, and when the last of these was: as cheap as `overdue`."""
+    def crowd(self, held: Sequence[int]) -> tuple[int, int, int]:
+        """Of *held*: jobs claimed and not started, jobs started, and when the last of these was."""
         words = self._words
         claimed, newest, started = 0, 0, 0
-        for index in self._held():
+        for index in held:
             phase = self._phases[index]
             claimed += phase == Phase.CLAIMED
             if phase == Phase.STARTED:
                 started += 1
                 newest = max(newest, words[(HEADER + index * ENTRY + 40) >> 3])
         return claimed, started, newest
-
-    def _held(self) -> list[int]:
-        return [found.start() for found in _HELD.finditer(self._phases.tobytes())]
 
     def _entry(self, index: int) -> Entry | None:
         start = HEADER + index * ENTRY
