@@ -9,6 +9,8 @@ Always true: a bench that fails is named on the page with its error, and the exi
 
 import argparse
 import json
+import re
+import textwrap
 import time
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +21,8 @@ from bench.chart import draw
 from bench.report import Bench, Report, Say, Shown, Table, as_dict
 
 HELP: Final = "all benches one after the other (about 35 minutes), and docs/benchmarks.md made of them"
+BEGIN: Final = "<!-- bench: begin -->"
+END: Final = "<!-- bench: end -->"
 _HERE: Final = Path(__file__).resolve().parent
 
 
@@ -26,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the suite."""
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"), metavar="FILE", help="the page")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="for charts (default: benchmarks/ beside the page)")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="put the short form between this file's marks too")
     parser.add_argument("--figures", type=Path, metavar="FILE", help="all figures, as JSON")
     parser.add_argument("--only", default="", metavar="NAME,...", help="these benches only")
     parser.add_argument("--peers", default="all", metavar="PEER,...", help="of drain, latency, enqueue; or none")
@@ -92,9 +97,29 @@ def _write(
     }.items():
         filled = filled.replace("{{" + word + "}}", value)
     options.out.write_text(filled.rstrip() + "\n")
+    if options.readme:
+        options.readme.write_text(_between_marks(options.readme.read_text(), _short_form(reports)))
     if options.figures:
         everything = {name: as_dict(name, report) for name, report in reports.items()}
         options.figures.write_text(json.dumps({"figures": everything, "failed": failed}, indent=2, default=str) + "\n")
+
+
+def _short_form(reports: dict[str, Report]) -> str:
+    """A line for each bench; what is said of the machine is said once, by whoever has the marks."""
+    said = []
+    for name, report in reports.items():
+        told = re.sub(r"[;(,] ?[0-9]+ cores shared with [^)]*\)", ")", report.line.removeprefix(f"{name}: "))
+        words = f"* **{name}**: {told.replace(' ()', '').replace(' )', '')}. `python -m bench {name}`"
+        said.append(textwrap.fill(words, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+    return "\n".join(said)
+
+
+def _between_marks(text: str, short: str) -> str:
+    before, began, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (began and ended):
+        raise SystemExit(f"--readme: the file has no marks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{short}\n{END}{after}"
 
 
 def _promised(shown: list[Shown]) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from bench.suite import BEGIN, END
+
 ROOT = Path(__file__).parents[2]
 
 # The bench, its size, and what it promises to show.
@@ -74,10 +76,11 @@ def test_every_bench_has_a_test() -> None:
 
 
 def test_the_suite_makes_the_page_of_what_it_measured(place: Path) -> None:
-    page = place / "page.md"
+    page, readme = place / "page.md", place / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold figures\n{END}\nafter\n")
     done = subprocess.run(
         [sys.executable, "-m", "bench", "all", "--small", "--only", "lab,shutdown", "--peers", "none",
-         "--out", str(page), "--figures", str(place / "figures.json")],
+         "--out", str(page), "--readme", str(readme), "--figures", str(place / "figures.json")],
         cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -88,6 +91,11 @@ def test_the_suite_makes_the_page_of_what_it_measured(place: Path) -> None:
     found = json.loads((place / "figures.json").read_text())
     assert found["figures"].keys() == {"lab", "shutdown"}
     assert found["failed"] == {}
+    short = readme.read_text()
+    assert short.startswith(f"before\n{BEGIN}\n* **lab**: ")
+    assert short.endswith(f" `python -m bench shutdown`\n{END}\nafter\n")
+    assert "old figures" not in short
+    assert "cores shared" not in short
 
 
 def test_a_bench_that_is_told_to_stop_leaves_nothing(place: Path) -> None:
