@@ -153,7 +153,7 @@ class BoundHandler(Generic[P]):
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         """Add one job per mapping of arguments; answers in their order. As `enqueue`, all or none."""
         encode = self._owner.signature.encode
-        texts = [encode(_arguments(payload)) for payload in payloads]
+        texts = [encode(payload if type(payload) is dict else _arguments(payload)) for payload in payloads]
         jobs: Sequence[NewJob] = Alike(self._job(texts[0]), texts) if texts else []
         return _sender().many(conn, jobs, self._options.get("on_conflict"), self._options.get("schema"))
 

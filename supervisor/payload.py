@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -84,6 +84,27 @@ def encode_value(value: Any, *, field: str, max_bytes: int) -> JsonText:
         problem = f"is {len(data)} bytes encoded, the limit is {max_bytes}: store it elsewhere, pass its name"
         raise InvalidJob(field, problem)
     return JsonText(data, "utf-8")
+
+
+def encode_flat(payload: dict[str, Any], types: Mapping[str, Collection[type]]) -> JsonText | None:
+    """As `encode`, where each value is of one of the *types* of its name: texts, numbers, booleans and None.
+
+    None when one is not, or needs a closer look. Bulks live on this: each value is looked at once.
+    """
+    for name, item in payload.items():
+        kind = type(item)
+        if kind not in types.get(name, ()):
+            return None
+        if kind is str:
+            if "\x00" in item:
+                return None
+        elif kind is int and item.bit_length() > _SIMPLE_INT_BITS:
+            return None
+    try:
+        data = to_json(payload)
+    except ValueError:  # a lone surrogate
+        return None
+    return JsonText(data, "utf-8") if len(data) <= MAX_PAYLOAD_BYTES else None
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> JsonText:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from supervisor.context import Job
 from supervisor.errors import InvalidHandler, InvalidJob, PayloadInvalid
-from supervisor.payload import JsonText, encode
+from supervisor.payload import JsonText, encode, encode_flat
 
 _CONFIG: Final = ConfigDict(
     extra="forbid",
@@ -88,8 +88,10 @@ class Signature:
         Raises:
             InvalidJob: a value is missing, unknown, of the wrong type, or cannot be stored; the field is named.
         """
-        if self._is_plain(values):
-            return encode(values)  # which looks at the texts and numbers themselves
+        if type(values) is dict and (len(values) == len(self.fields) or self.required <= values.keys()):
+            flat = encode_flat(values, self.plain)  # all names are parameters, then, and none is missing
+            if flat is not None:
+                return flat
         try:
             # Extra names reach the model too: it refuses them like any other.
             checked = self.model.model_validate(dict(values))
@@ -106,16 +108,6 @@ class Signature:
             name, reason = _first_problem(error)
             raise InvalidJob(name, f"is written in a form its own type does not read back: {reason}") from None
         return text
-
-    def _is_plain(self, values: Mapping[str, object]) -> bool:
-        """Whether the model would take *values* as they are, and write them so: seen without asking it."""
-        if type(values) is not dict:
-            return False
-        plain = self.plain
-        for name, value in values.items():
-            if type(value) not in plain.get(name, ()):
-                return False
-        return self.required <= values.keys()
 
     def bind(self, text: str | bytes, job: Job | None) -> dict[str, Any]:
         """The keyword arguments of the call that payload *text* stands for.
