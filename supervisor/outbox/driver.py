@@ -16,18 +16,21 @@ Elsewhere: the drivers (brokers/); who uses them (relay.py, consume.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final, Protocol, cast, runtime_checkable
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from supervisor import dsn
 from supervisor.errors import BrokerRefused
 from supervisor.outbox.event import Event
 
 GROUP: Final = "supervisor.brokers"
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 _PREFIXES: Final = ("ce-", "ce_", "cloudevents:", "cloudevents_")
 _BUILT_IN: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
@@ -68,24 +71,24 @@ class Address:
         if "://" not in text:
             raise BrokerRefused(setting, "has no scheme; give nats://host:4222, amqp://user:password@host, ...")
         try:
-            parts = urlsplit(text.strip())
-            hosts = tuple(_host(part) for part in parts.netloc.rpartition("@")[2].split(","))
+            scheme, place, path, query = _parts(text.strip())
+            hosts = tuple(_host(part) for part in place.rpartition("@")[2].split(","))
         except ValueError as error:
             reason = "has a port that is no number" if "invalid literal" in str(error) else "is not a URL"
             raise BrokerRefused(setting, f"{reason} (are reserved characters of the password %-encoded?)") from None
         if not all(host for host, _ in hosts):
             raise BrokerRefused(setting, "names no host")
-        user, password = _login(parts)
+        user, password = _login(place)
         if password:
             dsn.remember(dsn.Address("", secrets=(password,)))
         return cls(
             text=text.strip(),
-            scheme=parts.scheme.lower(),
+            scheme=scheme.lower(),
             hosts=hosts,
             user=user,
             password=password,
-            path=unquote(parts.path),
-            options=dict(parse_qsl(parts.query)),
+            path=unquote(path),
+            options=dict(parse_qsl(query)),
             setting=setting,
         )
 
@@ -229,16 +232,28 @@ def find_driver(address: Address) -> Driver:
     return driver
 
 
+def _parts(text: str) -> tuple[str, str, str, str]:
+    """Scheme, logins and hosts, path, query. Not urllib's: it knows one host, and refuses several with brackets."""
+    scheme, _, rest = text.partition("#")[0].partition("://")
+    if not _SCHEME.fullmatch(scheme):
+        raise ValueError("no scheme")
+    rest, _, query = rest.partition("?")
+    place, slash, path = rest.partition("/")
+    return scheme, place, slash + path, query
+
+
 def _host(text: str) -> tuple[str, int | None]:
     if text.startswith("["):
-        name, _, rest = text[1:].partition("]")
+        name, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise ValueError("brackets")
         return name, int(rest[1:]) if rest.startswith(":") else None
     name, colon, port = text.partition(":")
     return name, int(port) if colon else None
 
 
-def _login(parts: SplitResult) -> tuple[str | None, str | None]:
-    login = parts.netloc.rpartition("@")[0]
+def _login(place: str) -> tuple[str | None, str | None]:
+    login = place.rpartition("@")[0]
     if not login:
         return None, None
     user, colon, password = login.partition(":")

@@ -26,8 +26,8 @@ class Guard:
         self._health = health
         self._repeats = Repeats()
 
-    async def run(self, work: Callable[[], Awaitable[None]], where: str) -> None:
-        """Do *work* once; *where* names it in logs and metrics. Never raises."""
+    async def run(self, work: Callable[[], Awaitable[None]], where: str) -> bool:
+        """Do *work* once; *where* names it in logs and metrics. Never raises; whether it was done."""
         errors = metrics().errors.labels(where)
         try:
             await work()
@@ -44,6 +44,8 @@ class Guard:
                 log.error(f"{where}.failed", error=repr(error), exc_info=error)
         else:
             self._health.set_degraded(Degraded.DATABASE_UNREACHABLE, False)
+            return True
+        return False
 
     async def every(
         self,

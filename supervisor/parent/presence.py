@@ -27,6 +27,7 @@ from supervisor.parent.health import HealthState
 from supervisor.settings import Settings
 
 _SLACK_S: Final = 10.0
+_AGAIN_S: Final = 0.05
 
 
 class Presence:
@@ -79,10 +80,12 @@ class Presence:
             self._now.set()
 
     async def run(self) -> None:
-        """Renew the row until cancelled."""
+        """Renew the row until cancelled; soon again where that failed: until it is there, nobody sends wake-ups."""
+        pause = _AGAIN_S
         while True:
-            await self._guard.run(self._beat, "beat")
-            await wait_at_most(self._now, self._settings.renew_every_s)
+            done = await self._guard.run(self._beat, "beat")
+            pause = _AGAIN_S if done else min(2 * pause, self._settings.renew_every_s)
+            await wait_at_most(self._now, self._settings.renew_every_s if done else pause)
             self._now.clear()
 
     async def _beat(self) -> None:

@@ -240,6 +240,9 @@ class Worker:
             await self._draining.wait()
         except asyncio.CancelledError:
             # Only a handler can have done this, by cancelling every task it found: pools' and its neighbours' too.
+            this = asyncio.current_task()
+            if this is not None:
+                this.uncancel()  # else the time-outs of leaving would take it for theirs (before Python 3.11.4)
             self._spent("a handler cancelled the worker's own tasks")
 
     def _spent(self, reason: str) -> None:

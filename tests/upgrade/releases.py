@@ -71,7 +71,9 @@ def previous(place: Path) -> Release:
     root = place / "previous"
     root.mkdir()
     with tarfile.open(fileobj=BytesIO(_git("archive", commit, "supervisor") or b"")) as archive:
-        archive.extractall(root, filter="data")
+        # The filter is known from Python 3.11.4 on.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        archive.extractall(root)
     (root / "tests").symlink_to(ROOT / "tests")
     return Release(root, f"commit {commit[:8]}")
 
