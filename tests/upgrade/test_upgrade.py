@@ -93,7 +93,7 @@ def test_both_releases_enqueue_and_run_during_a_migration(blank_db: Database, st
     newer = [start(db, new), start(db, new)]
     for service in newer:
         service.wait_ready()
-    running += enqueue(db, "t.sleep", {"seconds": 0.3}, count=100)  # more than the old ones have hands for
+    running += enqueue(db, "t.sleep", {"seconds": 0.3}, count=400)  # more than all but the last can hold
     added: list[int] = []
     for producer in producers:
         said, _ = producer.communicate(timeout=BOTH_RUN_S + 30)
