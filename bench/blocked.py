@@ -243,7 +243,7 @@ def _report(ground: Ground, rounds: dict[str, list[Round]], blocked: int, claims
         "times": {name: one.as_dict() for name, one in ratios.items()},
     }
     return Report(
-        f"Blocked: a claim with {blocked:,} jobs before it that may not run, against {p50['nothing'].median:.2f} ms "
+        f"blocked: a claim with {blocked:,} jobs before it that may not run, against {p50['nothing'].median:.2f} ms "
         f"without them, takes {measured} times as long ({ground.where()})",
         figures,
         [table],

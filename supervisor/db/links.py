@@ -10,6 +10,7 @@ what may take long.
 Elsewhere: one connection, its deadlines and errors (link.py).
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
@@ -21,6 +22,7 @@ from supervisor.errors import DatabaseUnavailable
 T = TypeVar("T")
 
 _KEPT_S: Final = 10.0
+_SOON_S: Final = 0.01
 
 
 class Caller(Protocol):
@@ -94,13 +96,23 @@ class Rider:
 
     async def call(self, work: Callable[[HouseConnection], Awaitable[T]]) -> T:
         """As Link.call."""
-        shared = self._shared.free()
+        shared = self._shared.free() or await self._soon_free()
         if shared is None:
             return await self._own.call(work)
         try:
             return await shared.call(work, patience_s=self._patience_s)
         finally:
             await _close_unused(self._own, self._kept_s)
+
+    async def _soon_free(self) -> Link | None:
+        """A shared one that comes free within a tenth of the patience: short statements meet by chance, and one more
+        connection for that would stay open for a while."""
+        until = time.monotonic() + self._patience_s / 10
+        while time.monotonic() < until:
+            await asyncio.sleep(_SOON_S)
+            if (link := self._shared.free()) is not None:
+                return link
+        return None
 
     async def close(self) -> None:
         """Close its own."""
