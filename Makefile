@@ -15,7 +15,7 @@ help: ## Show this list
 	@echo "make test    run the tests on real PostgreSQL servers (15 from the system; 16 and 18 are brought along)"
 	@echo "make check   ruff, mypy --strict, import contracts"
 	@echo "make chaos   half an hour of faults under load, and the verdict; ARGS='--seconds 60 --seed 7' for less"
-	@echo "make bench   all benches against peers on this machine (35 minutes), docs/benchmarks.md and README's figures made of them"
+	@echo "make bench   all benches against peers on this machine (25 minutes), docs/benchmarks.md and README's figures made of them"
 	@echo "make deploy-tools   what tests/deploy checks the shipped files with (kubectl, checkov, hadolint, ...)"
 	@echo "make docs    write docs/settings.md and docs/metrics.md anew"
 	@echo "make lock    write constraints.txt anew"

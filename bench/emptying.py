@@ -50,17 +50,34 @@ def emptied(case: Case, jobs: int, *, adding: int = 0) -> float:
         return _middle(watch, floor, jobs)
 
 
-def add(url: str, jobs: int, *, queues: int = 1, priorities: int = 1) -> None:
-    """Queue no-op jobs, spread evenly over queues and priorities."""
+def add(url: str, jobs: int, *, queues: int = 1, priorities: int = 1, scattered: int = 1) -> None:
+    """Queue no-op jobs, spread evenly over queues and priorities; *scattered*: those that follow each other in a queue
+    lie so many rows apart in the table, as jobs of so many queues do."""
     with psycopg.connect(url, autocommit=True) as conn:
         conn.execute("set synchronous_commit = off")
         for first in range(1, jobs + 1, _STEP):
             conn.execute(
-                "insert into supervisor.job (kind, payload, queue, priority)"
+                "insert into supervisor.job (kind, payload, queue, priority, run_at)"
                 " select %s, jsonb_build_object('n', n, 'note', %s::text),"
-                " case when %s = 1 then 'default' else 'queue_' || n %% %s end, (n / %s) %% %s"
+                " case when %s = 1 then 'default' else 'queue_' || n %% %s end, (n / %s) %% %s,"
+                " case when %s = 1 then clock_timestamp() else clock_timestamp() - interval '1 h'"
+                " + interval '1 ms' * (n %% %s * (%s / %s + 1) + n / %s) end"
                 " from generate_series(%s::int, %s::int) n",
-                [noop.kind, NOTE, queues, queues, queues, priorities, first, min(jobs, first + _STEP - 1)],
+                [
+                    noop.kind,
+                    NOTE,
+                    queues,
+                    queues,
+                    queues,
+                    priorities,
+                    scattered,
+                    scattered,
+                    jobs,
+                    scattered,
+                    scattered,
+                    first,
+                    min(jobs, first + _STEP - 1),
+                ],
             )
 
 

@@ -12,6 +12,7 @@ from bench.ground import in_turns, opened, place
 from bench.report import Chart, Report, Say, Shown, Table
 from bench.stats import Summary
 
+SCATTERED: Final = "1 queue, scattered"
 HELP: Final = "jobs a second out of 1-500 queues and out of 20 priorities, against one queue"
 
 
@@ -30,9 +31,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, say: Say) -> Report:
     """Measure each in turns."""
     jobs = options.jobs
-    spread = {f"{n} queue{'s' if n > 1 else ''}": (n, 1) for n in map(int, options.queues.split(","))}
-    spread["1 queue"] = (1, 1)
-    spread[f"{options.priorities} priorities"] = (1, options.priorities)
+    spread = {f"{n} queue{'s' if n > 1 else ''}": (n, 1, 1) for n in map(int, options.queues.split(","))}
+    spread["1 queue"] = (1, 1, 1)
+    spread[f"{options.priorities} priorities"] = (1, options.priorities, 1)
+    # What many queues cost by their jobs' places in the table alone.
+    spread[SCATTERED] = (1, 1, max(map(int, options.queues.split(","))))
     most = max(spread, key=lambda name: spread[name][0])
     with opened(options, say) as ground, ExitStack() as stack:
         cases = {
@@ -41,8 +44,8 @@ def run(options: argparse.Namespace, say: Say) -> Report:
         }
 
         def one(name: str, number: int) -> float:
-            queues, priorities = spread[name]
-            add(cases[name].url, jobs + 2_000, queues=queues, priorities=priorities)
+            queues, priorities, scattered = spread[name]
+            add(cases[name].url, jobs + 2_000, queues=queues, priorities=priorities, scattered=scattered)
             return emptied(cases[name], jobs)
 
         rates = in_turns(list(spread), options.rounds, one)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from bench.chart import draw
 from bench.report import Bench, Report, Say, Shown, Table, as_dict
 
-HELP: Final = "all benches one after the other (about 35 minutes), and docs/benchmarks.md made of them"
+HELP: Final = "all benches one after the other (about 25 minutes), and docs/benchmarks.md made of them"
 BEGIN: Final = "<!-- bench: begin -->"
 END: Final = "<!-- bench: end -->"
 _HERE: Final = Path(__file__).resolve().parent

@@ -311,15 +311,14 @@ class Exchange:
 
     def _claimed(self, lanes: list[jobs.Lane], answer: Answer, lookback_s: float) -> None:
         self._marks.learn(lanes, answer, lookback_s)
-        if answer.short and not self._marks.some_only:
+        if answer.short:
             self._counts.dry()
             self._on_dry(answer.next_s, bool(answer.jobs), answer.blocked)
             if answer.left:
                 self._on_full()
         else:
             self._want = True
-            if not answer.short:
-                self._on_full()
+            self._on_full()
 
     def _release_claimed(self, claimed: list[ClaimedJob]) -> None:
         """A claim that was under way when the drain began: hand all of it back at once."""

@@ -15,10 +15,6 @@ before it, every tenth claim reads the lanes whose mark is older than the ageing
 before the others: of the jobs that have waited for so long the one that has waited longest is next, wherever it is.
 That costs no claim anything: a mark is as old as the first job that waits behind it.
 
-A claim names as many lanes as it may read. With hundreds of them that costs more than the jobs; so after a claim that
-came back full the next one names the first LANES_AT_ONCE of its order only, and one that then comes back short is
-followed by one that names all.
-
 Always true: a mark is only ever a place below which the last claim saw nothing unclaimed, or lower.
 
 Elsewhere: publishing and sweeping (parent/tender.py); the statement (functions/050_work.sql).
@@ -35,7 +31,6 @@ LOOKBACK_S: Final = 0.25
 _LOOK_BACK_EVERY_S: Final = 0.1
 _RESTART_EVERY_S: Final = 1.0
 AGEING_EVERY: Final = 10
-LANES_AT_ONCE: Final = 50
 
 
 class Marks:
@@ -62,8 +57,6 @@ class Marks:
         # Set back while a claim was under way: its answer is older than the word to look back.
         self._since_plan: dict[Lane, Mark] = {}
         self._short = True
-        self.some_only = False
-        """Whether the last plan left lanes out: a claim that came back short has not seen all there is."""
         self._looked_back_at = 0.0
         self._restart_at = 0.0
 
@@ -135,9 +128,6 @@ class Marks:
         self._plans += 1
         if self._ageing_s and self._plans % AGEING_EVERY == 0:
             lanes = self._oldest_first(lanes, now)
-        self.some_only = not self._short and len(lanes) > LANES_AT_ONCE
-        if self.some_only:
-            lanes = lanes[:LANES_AT_ONCE]
         return lanes, [self._marks[lane] for lane in lanes], lookback
 
     def where(self) -> tuple[list[Lane], list[Mark]]:

@@ -3,7 +3,7 @@
 import random
 
 from supervisor.db.jobs import Answer, Lane, Mark, epoch_us, mark_at
-from supervisor.worker.marks import LANES_AT_ONCE, LOOKBACK_S, Marks
+from supervisor.worker.marks import LOOKBACK_S, Marks
 
 A, B, C = Lane("a", 0), Lane("a", 5), Lane("b", 0)
 T0 = 1_800_000_000_000_000
@@ -154,24 +154,3 @@ def test_a_lane_that_was_not_read_to_its_end_keeps_its_mark() -> None:
     asked, found, _ = marks.plan()
     assert found[asked.index(Lane("full", 0))] == Mark()
     assert found[asked.index(Lane("empty", 0))] > Mark()
-
-
-def test_of_hundreds_of_lanes_a_backlog_is_claimed_from_some_and_all_are_read_before_it_counts_as_empty() -> None:
-    marks = Marks({"*": 1}, random.Random(7))
-    queues = [Lane(f"q{n}", 0) for n in range(300)]
-    marks.publish([(lane, at(0)) for lane in queues])
-    lanes, _, lookback = marks.plan()
-    assert (len(lanes), marks.some_only) == (300, False), "nothing is known yet"
-    marks.learn(lanes, answer(short=False), lookback)
-    seen: set[Lane] = set()
-    for _ in range(100):
-        lanes, asked, lookback = marks.plan()
-        assert len(lanes) == len(asked) == LANES_AT_ONCE
-        assert marks.some_only
-        seen.update(lanes)
-        marks.learn(lanes, answer(short=False), lookback)
-    assert seen == set(queues), "each has its turn"
-    marks.plan()
-    marks.learn(lanes, answer(short=True), 0.0)
-    lanes, _, _ = marks.plan()
-    assert (len(lanes), marks.some_only) == (300, False)
