@@ -7,7 +7,7 @@
     work      one job of the queue, as a worker claims it
 
 After a pause each, as in `latency`: processors and caches have gone cold, and it is that which the steps cost; the same
-steps in a row take a tenth. So what a start takes is how many steps it has, and how much each of them touches.
+steps in a row take a fraction. So what a start takes is how many steps it has, and how much each of them touches.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
     wait     left at once, without a word to the server, when whoever waits for its answer stops waiting; and
              without the driver's waking up ten times a second meanwhile
     fetch    a statement that is sent for every wake-up and every batch, prepared once, without a cursor's ceremony:
-             of the time from a job's commit to its start that took a tenth
+             `bench latency` shows what a start is made of
 
 Always true: a connection whose answer was not waited for is closed. A statement that the server has forgotten, or
 whose plan has become void, is prepared anew at the next call.
