@@ -22,7 +22,8 @@ from supervisor.errors import DatabaseUnavailable
 T = TypeVar("T")
 
 _KEPT_S: Final = 10.0
-_SOON_S: Final = 0.01
+_LOOKS: Final = 10
+_LOOK_S: Final = 0.005
 
 
 class Caller(Protocol):
@@ -51,9 +52,18 @@ class Links:
         """An open one that nobody uses now."""
         return next((link for link in self._links if link.open and not link.busy), None)
 
+    async def soon_free(self) -> Link | None:
+        """An open one that nobody uses now or in a moment: short statements meet by chance, and one more connection for
+        that would stay open for a while."""
+        for _ in range(_LOOKS):
+            if (link := self.free()) is not None or not any(one.open for one in self._links):
+                return link
+            await asyncio.sleep(_LOOK_S)
+        return self.free()
+
     async def call(self, work: Callable[[HouseConnection], Awaitable[T]]) -> T:
         """As Link.call."""
-        link = self.free() or next((link for link in self._links if not link.busy), None) or self._another()
+        link = await self.soon_free() or next((link for link in self._links if not link.busy), None) or self._another()
         try:
             return await link.call(work)
         except DatabaseUnavailable as error:
@@ -96,23 +106,13 @@ class Rider:
 
     async def call(self, work: Callable[[HouseConnection], Awaitable[T]]) -> T:
         """As Link.call."""
-        shared = self._shared.free() or await self._soon_free()
+        shared = await self._shared.soon_free()
         if shared is None:
             return await self._own.call(work)
         try:
             return await shared.call(work, patience_s=self._patience_s)
         finally:
             await _close_unused(self._own, self._kept_s)
-
-    async def _soon_free(self) -> Link | None:
-        """A shared one that comes free within a tenth of the patience: short statements meet by chance, and one more
-        connection for that would stay open for a while."""
-        until = time.monotonic() + self._patience_s / 10
-        while time.monotonic() < until:
-            await asyncio.sleep(_SOON_S)
-            if (link := self._shared.free()) is not None:
-                return link
-        return None
 
     async def close(self) -> None:
         """Close its own."""
