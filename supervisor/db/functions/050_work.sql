@@ -12,7 +12,7 @@
 --          p_hands: most jobs to claim of queues with a limit: such a job has a place from its claim on, so
 --          it should start at once.
 -- Returns  one row per claimed job, lane by lane (lane = position in p_queues from 1), with its lane's new mark;
---          then one control row (lane null) whose payload is {"acked", "lost", "short", "next", "now"}:
+--          then one control row (lane null; its other columns mean nothing) whose payload is {"acked", "lost", "short", "next", "now"}:
 --          acks accepted, ids whose lease was lost, whether every lane was read to its end, seconds
 --          to the next job that will be due or that its queue's rate lets start (null: none), the
 --          database's clock in epoch seconds when the lanes were read: nothing that was stamped later can
@@ -25,6 +25,9 @@
 --          while this transaction holds the queue's places. Other queues cost one look at an index that is
 --          empty for most, and a shared lock (045_queue.sql says what for).
 -- Gates    who is next for a key of an acknowledged job is let in before the claim, which may take it (046_gate.sql).
+-- Cheap    claims of a few jobs are many, and somebody waits for most of them. Each expression of plpgsql costs about a
+--          microsecond per call, whatever it computes: those that only acks, or only queues with settings, need are
+--          evaluated only then, and what is for nobody is left as it was.
 -- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
 --          ids, as settle and cancel_job do. Ack first, claim second, as separate statements: fused
 --          into one they can deadlock.
@@ -60,52 +63,51 @@ set jit = off
 as $fn$
 #variable_conflict use_column
 declare
-    v_now     timestamptz := clock_timestamp();
+    v_now     timestamptz;
     v_floor   timestamptz;
-    v_acked   bigint[] := '{}';
     v_claimed integer := 0;
+    v_queues  text[] := p_queues;          -- by lane; null: left out, its queue is paused
+    v_first   integer := 1;                -- lanes first to last are claimed from in one statement,
+    v_last    integer := cardinality(p_queues);
+    v_room    integer := p_limit;          -- at most so many jobs
     v_next    timestamptz;
+    v_marked  integer := 0;                -- the last lane that gave a job; with the marks of each:
+    v_lanes   integer[];
+    v_at      text[];
+    v_at_id   bigint[];
+    -- of acks
+    v_acked   bigint[];
+    v_lost    bigint[];
+    v_gated   bigint[];                    -- of the acknowledged those that had gates
+    v_started timestamptz[];               -- and when they were claimed
+    v_let_in  bigint[];                    -- jobs that were let in after them
+    -- of queues with settings
     v_set     text[];                      -- the queues asked for that have settings
     v_capped  text[];                      -- those of them with a limit
-    v_queues  text[] := p_queues;          -- by lane; null: left out, its queue is paused
+    v_rated   text[];                      -- those of them with a rate
     v_limited text[];                      -- by lane; its queue if that has a limit, else null
-    v_count   integer := cardinality(p_queues);
-    v_first   integer := 1;                -- lanes first to last are claimed from in one statement
-    v_last    integer;
-    v_room    integer;
-    v_queue   text;
-    v_hands   integer := p_hands;
+    v_queue   text;                        -- their queue, if it has a limit
+    v_hands   integer;
     v_free    integer;                     -- places of v_queue that this call may give away; null: not asked for
     v_turn    bigint;                      -- null: it has a rate and no places
     v_held    bigint[];
     v_theirs  bigint[];
     v_ids     bigint[];
     v_tokens  bigint[];
-    v_rated   text[];                      -- those of them with a rate
     v_starts  integer;                     -- starts that the rate of v_queue allows; null: it has none
     v_when    timestamptz;                 -- when v_queue's rate lets more start; null: that is not what they wait for
     v_again   timestamptz;                 -- the first of these
-    v_unread  integer[] := '{}';
-    v_gated   bigint[];                    -- of the acknowledged those that had gates
-    v_started timestamptz[];               -- and when they were claimed
-    v_let_in  bigint[];                    -- jobs that were let in after them
-    v_blocked boolean := false;
-    v_left    boolean := false;
-    v_shared  boolean := false;            -- the lock that claims share is taken
-    v_lost    bigint[];
-    v_lanes   integer[] := '{}';           -- that gave a job, with the marks of each
-    v_at      text[] := '{}';
-    v_at_id   bigint[] := '{}';
-    v_marked  integer := 0;                -- the last of them
+    v_unread  integer[];
+    v_blocked boolean;
+    v_left    boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'work needs READ COMMITTED, not %', current_setting('transaction_isolation') using errcode = 'QS002';
     end if;
-    if p_ids = '{}' and p_limit > 0 then
+    if p_ids = '{}' then
         -- Nothing that could wait comes between: one statement less, where somebody waits for the job.
         perform pg_advisory_xact_lock_shared({schema}.claims_key())
            from {schema}.session s where s.id = p_session and s.closed_at is null;
-        v_shared := true;
     else
         perform from {schema}.session s where s.id = p_session and s.closed_at is null;
     end if;
@@ -114,6 +116,7 @@ begin
     end if;
 
     if p_ids <> '{}' then
+        v_now := clock_timestamp();
         if p_keep = 0 then
             with gone as (
                 delete from {schema}.job j
@@ -153,16 +156,16 @@ begin
         if exists (select from {schema}.awaited a where a.until > v_now) then
             perform {schema}.tell_awaited(v_acked);
         end if;
+        if p_limit > 0 then
+            -- The lock before the look: whoever counts what runs waits for those that did not see the limit.
+            perform pg_advisory_xact_lock_shared({schema}.claims_key());
+        end if;
     end if;
 
-    -- The acks may have waited for a lock, so the clock is read again.
+    -- The acks may have waited for a lock, so the clock is read after them.
     v_now := clock_timestamp();
     v_floor := v_now - p_lookback;
     if p_limit > 0 then
-        -- The lock before the look: whoever counts what runs waits for those that did not see the limit.
-        if not v_shared then
-            perform pg_advisory_xact_lock_shared({schema}.claims_key());
-        end if;
         if exists (select from {schema}.queue) then  -- most have no settings at all, and need not look for each queue
             select array_agg(q.name), array_agg(q.name) filter (where q.paused_at is null),
                    array_agg(q.name) filter (where q.rate_limit is not null)
@@ -176,21 +179,17 @@ begin
                    array_agg(case when l.queue = any (v_capped) then l.queue end order by l.ord)
               into v_queues, v_limited
               from unnest(p_queues) with ordinality as l (queue, ord);
-            for i in 1 .. v_count loop
-                if v_queues[i] is null then
-                    v_unread := v_unread || i;
-                end if;
-            end loop;
+            v_unread := array(select i from generate_subscripts(v_queues, 1) i where v_queues[i] is null);
+            v_hands := p_hands;
+            v_blocked := false;
+            v_left := false;
         end if;
     end if;
-    while v_claimed < p_limit and v_first <= v_count loop
-        v_last := v_count;
-        v_room := p_limit - v_claimed;
-        v_queue := null;
+    while v_room > 0 loop
         if v_set is not null then
             v_queue := v_limited[v_first];
             v_last := v_first;
-            while v_last < v_count and v_limited[v_last + 1] is not distinct from v_queue loop
+            while v_last < cardinality(v_queues) and v_limited[v_last + 1] is not distinct from v_queue loop
                 v_last := v_last + 1;
             end loop;
         end if;
@@ -274,6 +273,7 @@ begin
                 return next;
             end loop;
         end if;
+        exit when v_set is null;
         if v_queue is not null and v_free is not null then
             if v_ids <> '{}' then
                 if v_turn is not null then
@@ -298,6 +298,8 @@ begin
             v_hands := v_hands - cardinality(v_ids);
         end if;
         v_first := v_last + 1;
+        exit when v_first > cardinality(v_queues);
+        v_room := p_limit - v_claimed;
     end loop;
     if v_claimed < p_limit then
         select min(soon.run_at) filter (where soon.run_at < {schema}.parked_at()) into v_next
@@ -311,20 +313,18 @@ begin
     if v_let_in is not null then
         perform {schema}.tell_let_in(v_let_in);
     end if;
-    lane := null; id := null; claims := null; kind := null; headers := null;
-    attempts := null; max_attempts := null; crashes := null; suspect := null; timeout_s := null; created_at := null; run_at := null;
-    mark_at := null; mark_id := null;
+    lane := null;
     payload := json_build_object(
-        'acked', cardinality(v_acked),
+        'acked', coalesce(cardinality(v_acked), 0),
         'lost', v_lost,
         'short', v_claimed < p_limit,
         'next', case when isfinite(least(v_next, v_again)) then extract(epoch from least(v_next, v_again) - clock_timestamp()) end,
         'now', extract(epoch from v_now),
-        'unread', v_unread,
+        'unread', coalesce(v_unread, '{}'),
         'limited', v_capped,
-        'blocked', v_blocked,
-        'left', v_left,
-        'marks', json_build_object('lanes', v_lanes, 'at', v_at, 'ids', v_at_id))::text;
+        'blocked', coalesce(v_blocked, false),
+        'left', coalesce(v_left, false),
+        'marks', json_build_object('lanes', coalesce(v_lanes, '{}'), 'at', coalesce(v_at, '{}'), 'ids', coalesce(v_at_id, '{}')))::text;
     return next;
 end
 $fn$;
