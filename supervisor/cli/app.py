@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 from supervisor import exits
 from supervisor.cli import outbox as outbox_commands
 from supervisor.cli import schedules as schedule_commands
+from supervisor.cli.batches import Order
 from supervisor.cli.dashboard import dashboard
 from supervisor.cli.demo import demo
 from supervisor.cli.doctor import doctor
@@ -25,11 +26,11 @@ from supervisor.cli.drain import drain
 from supervisor.cli.enqueue import enqueue
 from supervisor.cli.failures import report, report_fault, say
 from supervisor.cli.jobs import list_, show
-from supervisor.cli.orders import cancel, release_order, retry
+from supervisor.cli.ordering import command
+from supervisor.cli.orders import Cancel, ReleaseOrder, Reschedule, Retry
 from supervisor.cli.queues import list_ as list_queues
 from supervisor.cli.queues import pause, resume, set_, unset
 from supervisor.cli.relay import consume, relay
-from supervisor.cli.reschedule import reschedule
 from supervisor.cli.run import migrate, run
 from supervisor.cli.status import status
 from supervisor.cli.story import story
@@ -71,10 +72,14 @@ _commands: tuple[Callable[..., None], ...] = (
 )  # fmt: skip
 for _command in _commands:
     app.command()(_command)
-_commands = (show, story, retry, cancel, reschedule, release_order)
 jobs.command("list")(list_)
-for _command in _commands:
+for _command in (show, story):
     jobs.command()(_command)
+_orders: dict[str, type[Order]] = {
+    "retry": Retry, "cancel": Cancel, "reschedule": Reschedule, "release-order": ReleaseOrder,
+}  # fmt: skip
+for _name, _order in _orders.items():
+    jobs.command(_name)(command(_order))
 app.add_typer(jobs)
 outbox = typer.Typer(
     name="outbox", no_args_is_help=True, help="Look at events to be published; replay or drop parked ones."

@@ -8,20 +8,22 @@ Always true: each batch is one statement, committed by itself, so a long command
 done what it says and can be repeated. Jobs made while it works are not its own. No statement looks at more rows
 than `operate.WINDOW`, however few of them fit.
 
-Elsewhere: the orders (orders.py, reschedule.py).
+Elsewhere: the orders (orders.py); what comes before and after the batches (ordering.py).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
     from psycopg import Connection
+    from rich.console import Console
 
     from supervisor.db.operate import Filter
     from supervisor.settings import Settings
@@ -39,12 +41,41 @@ class Answered(NamedTuple):
     left: Collection[int] = ()
 
 
-class Order(NamedTuple):
-    """An order: its word, whether it is for living jobs or for the dead letters, and how a batch is sent."""
+class Order(ABC):
+    """What is done to many jobs, and told of it; a class for each order, an object for each time it is given.
 
-    word: str
-    living: bool
-    send: Callable[[Connection, str, list[int]], Answered]
+    Attributes:
+        word: As in "retry 41 jobs?".
+        statuses: The states of jobs that it is for.
+        unfit: What is said of jobs that were named and not reached, before their ids.
+        why_left: What is said of those in `left`, after their ids.
+        left: Jobs that it found and left alone.
+    """
+
+    word: ClassVar[str]
+    statuses: ClassVar[tuple[str, ...]]
+    unfit: ClassVar[str]
+    why_left: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.left: list[int] = []
+
+    @property
+    def living(self) -> bool:
+        """Whether it is for jobs that have not ended, or for the dead letters."""
+        return "queued" in self.statuses
+
+    @abstractmethod
+    def send(self, conn: Connection, schema: str, batch: list[int]) -> Answered:
+        """Do it to *batch*, in a transaction of its own."""
+
+    @abstractmethod
+    def document(self) -> dict[str, Any]:
+        """What was done, for programs."""
+
+    @abstractmethod
+    def tell(self, out: Console) -> None:
+        """The same for people."""
 
 
 class Found(NamedTuple):

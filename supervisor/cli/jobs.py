@@ -1,6 +1,6 @@
 """`supervisor jobs list` and `show`: look at jobs, whatever has become of them.
 
-Elsewhere: a job's steps in order (story.py); retry and cancel (orders.py).
+Elsewhere: a job's steps in order (story.py); orders for jobs (orders.py).
 """
 
 from __future__ import annotations
@@ -11,36 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.options import DatabaseUrl, Json, KindFilter, QueueFilter, Schema
+from supervisor.cli.selection import chosen
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from supervisor.cli.failures import CommandFailed
     from supervisor.db.gates import JobGate
-    from supervisor.db.operate import Filter
 
 STATUSES = ("queued", "running", "done", "dead", "cancelled")
-
-
-def chosen(words: list[str] | None, allowed: tuple[str, ...], queue: str | None, kind: str | None) -> Filter:
-    """The filter of a command's options; `scheduled` stands for the queued ones that are due later."""
-    from supervisor.cli.failures import wrong_use
-    from supervisor.db.operate import Filter
-    from supervisor.payload import check_name
-
-    known = (*allowed, "scheduled") if "queued" in allowed else allowed
-    found = [word.strip().lower() for text in words or () for word in text.split(",")]
-    for word in found:
-        if word not in known:
-            raise wrong_use("--status", f"must be of {', '.join(known)}")
-    if "scheduled" in found and len(set(found)) > 1:
-        raise wrong_use("--status", "scheduled stands alone")
-    if queue is not None:
-        check_name("--queue", queue)
-    if kind is not None:
-        check_name("--kind", kind)
-    scheduled = True if "scheduled" in found else None
-    return Filter(("queued",) if scheduled else tuple(found) or allowed, queue, kind, scheduled)
 
 
 def list_(
