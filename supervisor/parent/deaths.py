@@ -1,9 +1,9 @@
 """How a process died, in words."""
 
 import signal
-from pathlib import Path
 
 from supervisor import exits
+from supervisor.parent.cgroup import directories
 
 _CODES = {
     exits.OK: "it exited with code 0: something in it called os._exit(0)",
@@ -43,18 +43,10 @@ def say_death(slot: int, pid: int, code: int | None, *, oom: bool) -> str:
 
 def oom_kills() -> int:
     """Out-of-memory kills in this process's control group so far; 0 where that cannot be read."""
-    try:
-        group = next(
-            line.partition("::")[2].strip()
-            for line in Path("/proc/self/cgroup").read_text().splitlines()
-            if "::" in line
-        )
-        for place in (Path("/sys/fs/cgroup") / group.lstrip("/"), Path("/sys/fs/cgroup")):
-            events = place / "memory.events"
-            if events.exists():
-                for line in events.read_text().splitlines():
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-    except (OSError, StopIteration, ValueError):
-        pass
+    for place in directories():
+        try:
+            lines = (place / "memory.events").read_text().splitlines()
+            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+        except (OSError, ValueError):  # no such file: the root's may be there
+            continue
     return 0

@@ -1,42 +1,40 @@
 """The workers of one parent: a slot each, filled again when its worker is gone.
 
     slot --spawn--> starting --> ready --> ... --> exited
-                                                     |-- recover its jobs   (at once, in one transaction)
+                                                     |-- put its jobs back  (recovery.py)
                                                      '-- restart            (by the policy in states.py)
 
 Always true: a slot has at most one living worker. A death never waits for the database: the replacement
 is forked at once, and recovery is retried beside it until the database has answered. Crashes within the
 budget restart at once; beyond it with a doubling delay, never faster, never for good.
 
-Elsewhere: one worker (child.py); what becomes of its jobs (recover.py).
+Elsewhere: one worker (child.py); what becomes of its jobs (recover.py, recovery.py); who is replaced before it
+dies (recycling.py).
 """
 
 import asyncio
-import random
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final
 
 from supervisor import exits
 from supervisor.clock import remaining
-from supervisor.db import jobs
-from supervisor.db.jobs import Connection, Settlement
-from supervisor.db.link import DatabaseError, first_line, in_transaction
 from supervisor.db.links import Caller
-from supervisor.errors import DatabaseUnavailable, HandlersFailed
+from supervisor.errors import HandlersFailed
 from supervisor.grace import KILL_AFTER_DRAIN_S
 from supervisor.log import Repeats, get_logger
-from supervisor.metrics import bounded_label, clear_gauges, metrics, register_labels, totals
+from supervisor.metrics import clear_gauges, metrics, register_labels
 from supervisor.parent.budget import RestartBudget
 from supervisor.parent.child import Child
 from supervisor.parent.deaths import death_word, oom_kills, say_death
 from supervisor.parent.limits import memory_there_is, senseless
-from supervisor.parent.recover import Death, culprit, judge, uncounted
+from supervisor.parent.recover import Death
+from supervisor.parent.recovery import Recovery
+from supervisor.parent.recycling import Recycling
 from supervisor.parent.spawn import ForkServer, SpawnFailed
 from supervisor.parent.states import Happened, Restart, State, restart
 from supervisor.settings import Settings
-from supervisor.wire.board import Phase, Snapshot, WorkerState
+from supervisor.wire.board import WorkerState
 from supervisor.wire.messages import (
     BootFailed,
     Drained,
@@ -49,10 +47,8 @@ from supervisor.wire.messages import (
     Ready,
 )
 from supervisor.worker.main import WorkerConfig
-from supervisor.worker.results import keep_level
 
 _SPAWN_RETRY_S: Final = 1.0
-_NAMED: Final = 20  # jobs named in one log line
 _BOARD_SLACK: Final = 64
 # On the page from the start, at 0: Prometheus sees no increase in a series that begins at 1.
 _DEATHS: Final = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "exit")
@@ -68,12 +64,9 @@ class Fleet:
         on_kinds: called with what a worker that became ready said of its handlers.
         on_ready: called with a worker that became ready.
         on_hungry, on_more: as the worker says them.
-        on_due: called with the seconds until a recovered job is due again.
-        on_suspects: called with the seconds until a job that may have killed its worker is due again.
+        on_due, on_suspects, on_recovered: as Recovery has them.
         on_isolated: called with a worker and its answer to Isolate.
         on_gone: called with a worker that is gone.
-        on_recovered: called when a dead worker's session has ended. A claim that was under way when it died has
-            leased jobs that are on no board: only a sweep finds them.
         on_fatal: called with what makes running on pointless: handlers that do not import.
     """
 
@@ -99,30 +92,29 @@ class Fleet:
         self._settings = settings
         self._config = config
         self._fork_server = fork_server
-        self._link = link
         self._metrics_dir = metrics_dir
         self._on_kinds = on_kinds
         self._on_ready = on_ready
         self._on_hungry = on_hungry
         self._on_more = on_more
-        self._on_due = on_due
-        self._on_suspects = on_suspects
         self._on_isolated = on_isolated
         self._on_gone = on_gone
-        self._on_recovered = on_recovered
         self._on_fatal = on_fatal
         self._entries = 2 * (settings.concurrency + settings.most_prefetched) + settings.max_unacked + _BOARD_SLACK
         self._children: dict[int, Child] = {}
         self._spawning = 0
         self._budgets = [RestartBudget(settings) for _ in range(settings.processes)]
         self._tasks: set[asyncio.Task[None]] = set()
-        self._recovering = 0
-        self._settled = asyncio.Event()
-        self._settled.set()
         self._stopping = False
-        self._recycling: Child | None = None
-        self._recycled_by = 0.0
-        self._recycle_limits: dict[int, tuple[float, float]] = {}
+        self._recycling = Recycling(settings)
+        self._recovery = Recovery(
+            link,
+            settings,
+            metrics_dir=metrics_dir,
+            on_due=on_due,
+            on_suspects=on_suspects,
+            on_recovered=on_recovered,
+        )
         self._limits_seen = False
         self._ooms = oom_kills()
         for word in _DEATHS:
@@ -172,7 +164,7 @@ class Fleet:
 
     async def _fill(self, slot: int) -> None:
         while not self._stopping:
-            counted = self._counted_by(slot)
+            counted = self._recovery.counted_by(slot)
             try:
                 spawned = await self._fork_server.spawn(self._config(slot), self._entries)
             except SpawnFailed as error:
@@ -181,10 +173,7 @@ class Fleet:
             child = Child(slot, spawned, on_message=self._heard, on_exit=self._exited)
             child.counted_before = counted
             self._children[slot] = child
-            self._recycle_limits[child.pid] = (
-                (self._settings.max_age_s or float("inf")) * random.uniform(0.9, 1.1),
-                (self._settings.max_jobs or float("inf")) * random.uniform(0.9, 1.1),
-            )
+            self._recycling.born(child)
             log.info("worker.started", slot=slot, pid=child.pid)
             self._drain_if_stopping(child)
             return
@@ -261,9 +250,7 @@ class Fleet:
         child.gone()
         self._on_gone(child)
         clear_gauges(self._metrics_dir, f"w{child.slot}")
-        self._recycle_limits.pop(child.pid, None)
-        if self._recycling is child:
-            self._recycling = None
+        self._recycling.gone(child)
         ooms = oom_kills()
         why = say_death(child.slot, child.pid, code, oom=ooms > self._ooms)
         death = Death(why, caused, child.board.fault())
@@ -272,7 +259,7 @@ class Fleet:
             self.cut += 1
         if caused is None or caused == "fault":
             metrics().crashes.labels(death_word(code)).inc()
-        self._later(self._recover(child, board, death))
+        self._later(self._recovery.run(child, board, death))
         self._restart(child, code, death, orderly)
         self._left.set()
 
@@ -300,95 +287,7 @@ class Fleet:
         metrics().restarts.labels(death.caused or ("crash" if what is Restart.WITHIN_BUDGET else "exit")).inc()
         self._later(self._spawn(child.slot, delay))
 
-    async def _recover(self, child: Child, board: Snapshot, death: Death) -> None:
-        """Put back what a dead worker held, until the database has taken it."""
-        self._recovering += 1
-        self._settled.clear()
-        started = time.monotonic()
-        settings = self._settings
-        settlements = judge(board, death, base_s=settings.retry_base_s, cap_s=settings.retry_cap_s)
-        sessions = [session for session in (board.session, board.next_session) if session]
-
-        async def apply(conn: Connection) -> tuple[list[jobs.Settled], bool]:
-            moved = []
-            # Locks them against the reaper too: it charges crashes, and we know better.
-            live = await jobs.renew(conn, settings.schema_, sessions=sessions, lease_s=settings.lease_s)
-            for session in sessions:
-                if settlements:
-                    settled = await jobs.settle(
-                        conn,
-                        settings.schema_,
-                        session=session,
-                        settlements=settlements,
-                        keep=keep_level(settings),
-                        unknown_limit_s=settings.unknown_kind_limit_s,
-                    )
-                    moved += settled
-                await jobs.close_session(conn, settings.schema_, session=session)
-            return moved, bool(live)
-
-        try:
-            pause = 0.05
-            while True:
-                try:
-                    moved, live = await self._link.call(lambda conn: in_transaction(conn, apply))
-                    break
-                except (DatabaseUnavailable, DatabaseError) as error:
-                    self._repeats.tell(log.warning, "recovery.delayed", slot=child.slot, reason=first_line(error))
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                    pause = min(2.0, pause * 2)
-            self._on_recovered()
-            self._count(child, board, settlements, moved, live)
-            if settlements and not live:
-                # Others took the session for dead before we could say what became of these.
-                metrics().leases_lost.inc(len(settlements) - len(moved))
-            told = {verdict.id: verdict.outcome.event for verdict in settlements}
-            suspects = {entry.job_id for entry in board.entries if entry.suspect}
-            for item in moved:
-                if item.due_in_s is not None and item.due_in_s > 0:
-                    self._on_due(item.due_in_s)
-                if item.status == "queued" and (item.id in suspects or told[item.id] == "suspect"):
-                    self._on_suspects(max(0.0, item.due_in_s or 0.0))
-            if settlements:
-                events: dict[str, int] = {}
-                for verdict in settlements:
-                    events[verdict.outcome.event] = events.get(verdict.outcome.event, 0) + 1
-                log.warning(
-                    "worker.recovered",
-                    slot=child.slot,
-                    pid=child.pid,
-                    jobs=len(settlements),
-                    job_ids=[verdict.id for verdict in settlements[:_NAMED]],
-                    applied=len(moved),
-                    charged_job=culprit(settlements),
-                    took_ms=round((time.monotonic() - started) * 1000, 1),
-                    **events,
-                )
-        finally:
-            self._recovering -= 1
-            if not self._recovering:
-                self._settled.set()
-            child.close()
-
-    def _counted_by(self, slot: int) -> float:
-        """Runs that workers of this slot have counted in its files."""
-        return sum(totals(self._metrics_dir, "supervisor_jobs_total", "outcome", slot=f"w{slot}").values())
-
-    def _count(
-        self, child: Child, board: Snapshot, settled: list[Settlement], moved: list[jobs.Settled], live: bool
-    ) -> None:
-        """Count the runs that are stored and that the dead worker has not counted itself."""
-        numbers = metrics()
-        begun = self._counted_by(child.slot) - child.counted_before - board.counted
-        became = {item.id: item.status for item in moved}
-        ended, released = uncounted(board, settled, became, live=live, begun=round(begun))
-        for entry, outcome in ended:
-            kind = bounded_label("kind", entry.kind)
-            numbers.jobs.labels(child.queue_named(entry.queue), kind, outcome).inc()
-        for entry in released:
-            numbers.released.labels(child.queue_named(entry.queue), entry.reason or "neighbour_died").inc()
-
-    # ---- stopping and recycling
+    # ---- stopping and replacing
 
     async def drain(self, deadline: Callable[[], float], reason: str) -> None:
         """Ask every worker to leave by *deadline*, which may move nearer, and wait until all have gone."""
@@ -421,12 +320,7 @@ class Fleet:
 
     async def settle_down(self, timeout_s: float) -> bool:
         """Wait for recoveries to end; whether they did."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._settled.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await self._recovery.wait(timeout_s)
 
     def close(self) -> None:
         """End the fork server: no worker is wanted any more."""
@@ -434,58 +328,8 @@ class Fleet:
 
     def recycle(self) -> None:
         """Replace one worker that is past a limit; the next one only when that one is gone."""
-        if self._stopping:
-            return
-        if self._recycling is not None:
-            self._end_if_deaf(self._recycling)
-            return
-        settings, now = self._settings, time.monotonic()
-        for child in self.ready():
-            board = child.board.read_header()
-            age, jobs_limit = self._recycle_limits.get(child.pid, (float("inf"), float("inf")))
-            grown = (board.rss - child.birth_rss) / 2**20
-            reason = None
-            if settings.max_rss_mb is not None and grown > settings.max_rss_mb:
-                reason = "max_rss"
-            elif board.ended >= jobs_limit:
-                reason = "max_jobs"
-            elif now - child.born > age:
-                reason = "max_age"
-            if reason is not None:
-                log.info(
-                    "worker.recycling",
-                    slot=child.slot,
-                    pid=child.pid,
-                    reason=reason,
-                    jobs=board.ended,
-                    grown_mb=round(grown, 1),
-                    age_s=round(now - child.born, 1),
-                )
-                self._recycling = child
-                self._recycled_by = now + settings.drain_timeout_s
-                child.drain(self._recycled_by, "recycle")
-                return
-
-    def _end_if_deaf(self, child: Child) -> None:
-        """End a worker that should have left to be replaced and does not even hear: a handler holds its interpreter.
-
-        It would keep what it holds, and every other worker from being replaced, for ever.
-        """
-        if child.state is State.KILLED or remaining(self._recycled_by + KILL_AFTER_DRAIN_S) > 0:
-            return
-        running = [entry for entry in child.snapshot().entries if entry.phase is Phase.STARTED]
-        metrics().errors.labels("recycle").inc()
-        log.error(
-            "worker.killed",
-            slot=child.slot,
-            pid=child.pid,
-            kinds=sorted({entry.kind for entry in running}),
-            job_ids=[entry.job_id for entry in running][:20],
-            reason=f"it was to be replaced and had not left {self._settings.drain_timeout_s:g} s later",
-            did="killed it; what it ran is queued again, uncharged",
-            remedy="give these kinds a timeout, or run what never returns to Python in a process of its own",
-        )
-        child.kill("recycle")
+        if not self._stopping:
+            self._recycling.look(self.ready())
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

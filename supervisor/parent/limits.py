@@ -5,9 +5,9 @@ counts for nobody. So a limit is never passed at birth; but all workers may grow
 """
 
 import os
-from pathlib import Path
 from typing import Final
 
+from supervisor.parent.cgroup import directories
 from supervisor.settings import Settings
 
 _MIB: Final = 2**20
@@ -41,15 +41,7 @@ def senseless(settings: Settings, *, birth_rss: int, memory: int) -> list[str]:
 def memory_there_is() -> int:
     """Bytes this service may use: its control group's limit, or the machine's memory."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        group = next(
-            line.partition("::")[2].strip()
-            for line in Path("/proc/self/cgroup").read_text().splitlines()
-            if "::" in line
-        )
-    except (OSError, StopIteration):
-        return found
-    for place in (Path("/sys/fs/cgroup") / group.lstrip("/"), Path("/sys/fs/cgroup")):
+    for place in directories():
         try:
             found = min(found, int((place / "memory.max").read_text()))
         except (OSError, ValueError):  # no such file, or "max"
