@@ -2,7 +2,7 @@
 
 Jobs are added as fast as they are run, for as long as --minutes says. Seen at even times: the rate, the share of
 updates that were HOT, how large the queue's table and its indexes are, how many dead rows there are, how often
-autovacuum was at them, and the WAL. Under the same load then partitions and indexes are renewed (care.py).
+vacuums were at them, and the WAL. Under the same load then partitions and indexes are renewed (care.py).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from bench.report import Chart, Report, Say, Shown, Table
 from bench.service import BenchService
 from bench.stats import readable
 
-HELP: Final = "minutes at full rate: HOT updates, growth, autovacuum; partitions and indexes renewed under load"
+HELP: Final = "minutes at full rate: HOT updates, growth, vacuums; partitions and indexes renewed under load"
 ORDINARY: Final = "ordinarily"
 AFTER: Final = "meanwhile"
 MOST_PAUSE_MS: Final = 500.0
@@ -153,7 +153,7 @@ def _look(conn: Conn, began: float) -> Look:
     size = "pg_relation_size(to_regclass('supervisor.' || {})) / 1e6"
     seen = row(
         conn,
-        "select n_tup_upd, n_tup_hot_upd, n_dead_tup, autovacuum_count, pg_relation_size(relid) / 1e6,"
+        "select n_tup_upd, n_tup_hot_upd, n_dead_tup, vacuum_count + autovacuum_count, pg_relation_size(relid) / 1e6,"
         f" (select sum({size.format('i')}) from unnest(%s::text[]) i), pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
         " from pg_stat_user_tables where relid = 'supervisor.job'::regclass",
         [list(INDEXES)],
@@ -176,7 +176,7 @@ def _report(
     ground: Ground, looks: Sequence[Look], care: Care, pauses: dict[str, float], processes: int, say: Say
 ) -> Report:
     steps = [Step.between(*two) for two in pairwise(looks)]
-    # Half of the time is a while for autovacuum to come round; what grew by then grows no more.
+    # Half of the time is a while for vacuums to come round; what grew by then grows no more.
     half = len(steps) // 2
     start, end = (
         statistics.median([step.rate for step in some]) for some in (steps[: half // 2], steps[-(half // 2) :])
@@ -194,7 +194,7 @@ def _report(
     ]  # fmt: skip
     table = Table(
         "sustained",
-        ("minute", "jobs/s", "HOT", "table MB", "indexes MB", "dead rows", "autovacuums", "WAL B per job"),
+        ("minute", "jobs/s", "HOT", "table MB", "indexes MB", "dead rows", "vacuums", "WAL B per job"),
         rows,
     )
     say(table.markdown())

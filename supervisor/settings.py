@@ -253,6 +253,13 @@ class Settings(BaseSettings):
     )
     keep_dead_days: int = _setting("Days that dead jobs are kept for retry.", 30, ge=1, le=36500)
     keep_payload: bool = _setting("Keep payloads in the history.", False)
+    vacuum_rows: int = _setting(
+        "Dead rows of a table, and a tenth of its live ones besides, at which a supervisor vacuums it, at most every "
+        "ten seconds; 0 leaves that to the server's autovacuum.",
+        100_000,
+        ge=0,
+        le=1_000_000_000,
+    )
 
     # Events
     outbox_url: SecretStr | None = _setting(

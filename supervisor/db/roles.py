@@ -250,6 +250,15 @@ begin
 end $$;"""
 
 
+# PostgreSQL 17 and later know a right to vacuum what one does not own.
+_MAINTENANCE: Final = """do $$
+begin
+    if current_setting('server_version_num')::integer >= 170000 then
+        execute 'grant maintain on {tables} to {role}';
+    end if;
+end $$;"""
+
+
 def check_prefix(prefix: str) -> str:
     """Return *prefix*, or raise InvalidJob when it cannot begin the names of roles."""
     if not _PREFIX.fullmatch(prefix):
@@ -285,6 +294,9 @@ def grants(schema: str, roles: dict[str, str]) -> list[str]:
             for purpose, name in roles.items()
             if (rights := access.of(purpose))
         ]
+    if "worker" in roles:
+        worn = ", ".join(f"{where}.{_quoted(table)}" for table, access in TABLES.items() if "delete" in access.worker)
+        made.append(_MAINTENANCE.format(tables=worn, role=_quoted(roles["worker"])))
     for purpose, name in roles.items():
         calls = [function for function, whose in FUNCTIONS.items() if purpose in whose]
         if calls:

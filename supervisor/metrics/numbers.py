@@ -124,6 +124,12 @@ class Metrics:
         self.schedule_late_seconds = histogram(
             "schedule_late_seconds", "From a tick to the job that it adds, by the database's clock.", WAIT_SECONDS
         )
+        self.vacuums = counter(
+            "vacuums_total",
+            "Vacuums that this supervisor has made, by what came of them: done, or in_vain, since something keeps the "
+            "dead rows.",
+            "outcome",
+        )
         self.errors = counter("errors_total", "Failures of the service itself, by place.", "where")
         self.log_lines_dropped = counter("log_lines_dropped_total", "Log lines lost to a slow reader.")
 

@@ -51,6 +51,8 @@ from supervisor.parent.showing import Showing
 from supervisor.parent.spawn import ForkServer, reap_strangers
 from supervisor.parent.tally import Tally
 from supervisor.parent.tender import Tender
+from supervisor.parent.vacuum import TIMEOUT_S as VACUUM_TIMEOUT_S
+from supervisor.parent.vacuum import Vacuum
 from supervisor.parent.waker import Waker
 from supervisor.parent.watch import Watch
 from supervisor.probes import HealthServer
@@ -209,6 +211,13 @@ class Parent:
             workers=self._fleet.living,
             listening=lambda: self._ears.listening,
         )
+        self._vacuum = Vacuum(
+            self._links,
+            lambda: self._link("pg-supervisor vacuum", statement_timeout_s=VACUUM_TIMEOUT_S),
+            settings,
+            guard=self._guard,
+            rest=self._rest,
+        )
         self._gatekeeper = Gatekeeper(self._links, settings, guard=self._guard, clock=self._clock, rest=self._rest)
         self._showing = Showing(self._links, settings, guard=self._guard, fleet=self._fleet, clock=self._clock)
         self._helper = Helper(settings, database_url) if settings.dashboard_port is not None else None
@@ -299,6 +308,7 @@ class Parent:
         self._spawn_task(self._presence.run())
         self._spawn_task(self._looker.run())
         self._spawn_task(self._gatekeeper.run())
+        self._spawn_task(self._vacuum.run())
         self._spawn_task(self._showing.run())
         self._spawn_task(self._house())
         self._spawn_task(self._watch.run())
@@ -592,10 +602,10 @@ class Parent:
         self._begin_drain()
         self._exit.set()
 
-    def _link(self, name: str, patience_s: float = float("inf")) -> Link:
+    def _link(self, name: str, patience_s: float = float("inf"), statement_timeout_s: float | None = None) -> Link:
         return Link(
             self._url,
             name=name,
-            statement_timeout_s=min(patience_s, self._settings.statement_timeout_s),
+            statement_timeout_s=min(patience_s, statement_timeout_s or self._settings.statement_timeout_s),
             connect_timeout_s=min(patience_s, self._settings.connect_timeout_s),
         )

@@ -31,7 +31,8 @@ async def autovacuum(look: Look) -> Iterable[Verdict]:
             warning(
                 f"table {table.name} has {count(table.dead_rows)} dead rows beside {count(table.rows)} living ones and "
                 f"was vacuumed {when}",
-                f"see that nothing holds vacuum back (check horizon), then "
+                f"see that nothing holds vacuum back (check horizon) and that supervisors may vacuum (the log says "
+                f"vacuum.refused if not), then "
                 f"`vacuum (analyze) {identifier(look.schema)}.{identifier(table.name)}`",
             )
         )
