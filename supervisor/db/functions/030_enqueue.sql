@@ -410,15 +410,17 @@ declare
     v_gate     {schema}.gated;
     v_replaced boolean;
 begin
-    -- Most jobs choose next to nothing, and no expression that they do not need is made ready for them: that is
-    -- done anew in each transaction. What looks wrong here is looked at more closely below.
+    -- Most jobs choose next to nothing. Every step of an expression is made ready anew in each transaction, so these
+    -- are asked with few of them, and for no more than a plain row needs. What looks wrong here, or is null, is
+    -- looked at more closely below.
     if num_nonnulls(enqueue.run_at, enqueue.delay, enqueue.timeout, enqueue.unique_key, enqueue.ordering_key, enqueue.concurrency_key,
                     enqueue.concurrency_limit, enqueue.rate_key, enqueue.rate_limit, enqueue.rate_period, enqueue.after,
                     enqueue.unique_for, enqueue.unique_states) = 0
-       and enqueue.on_dead = 'next' and enqueue.after_failed = 'hold' and enqueue.on_conflict = any ('{skip,replace,raise}')
-       and octet_length(enqueue.kind) between 1 and 128 and octet_length(enqueue.queue) between 1 and 128
-       and enqueue.priority between -100 and 100 and enqueue.max_attempts >= 1 and enqueue.max_crashes >= 1
-       and jsonb_typeof(enqueue.payload) = 'object' and jsonb_typeof(enqueue.headers) = 'object' then
+       and array[enqueue.on_conflict, enqueue.on_dead, enqueue.after_failed, jsonb_typeof(enqueue.payload), jsonb_typeof(enqueue.headers)]
+           = '{skip,next,hold,object,object}'
+       and 1 <= all (array[octet_length(enqueue.kind), octet_length(enqueue.queue), enqueue.max_attempts, enqueue.max_crashes])
+       and 128 >= all (array[octet_length(enqueue.kind), octet_length(enqueue.queue)])
+       and enqueue.priority between -100 and 100 then
         insert into {schema}.job as j (kind, payload, queue, priority, max_attempts, max_crashes, headers)
         values (enqueue.kind, enqueue.payload, enqueue.queue, enqueue.priority, enqueue.max_attempts, enqueue.max_crashes, enqueue.headers)
         returning j.id into id;
