@@ -251,9 +251,9 @@ def _bulk(
         jobs, last = _carried(span, jobs, last)
         bulk = _of_statements(sync, jobs, last, word)
         if bulk is None:
-            ids = statements.copy(sync, where, jobs)
-            if ids is not None:
-                return list(map(Enqueued._make, zip(ids, repeat(True), strict=False)))
+            copied = statements.copy(sync, where, jobs, _created)
+            if copied is not None:
+                return copied
             bulk = _of_parts(jobs, last, word)
         return statements.many(sync, where, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
@@ -275,9 +275,9 @@ async def _many_async(
         jobs, last = _carried(span, jobs, last)
         bulk = _of_statements(conn, jobs, last, word)
         if bulk is None:
-            ids = await statements.copy_async(conn, schema, jobs)
-            if ids is not None:
-                return list(map(Enqueued._make, zip(ids, repeat(True), strict=False)))
+            copied = await statements.copy_async(conn, schema, jobs, _created)
+            if copied is not None:
+                return copied
             bulk = _of_parts(jobs, last, word)
         return await statements.many_async(conn, schema, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
@@ -356,6 +356,10 @@ def _judge(jobs: Sequence[NewJob], word: str, answers: Sequence[Answer]) -> list
             key, job_id = taken[0]
             raise UniqueConflict(key or "", job_id, len(taken) - 1)
     return list(map(Enqueued._make, answers))
+
+
+def _created(ids: Sequence[int]) -> list[Enqueued]:
+    return list(map(Enqueued._make, zip(ids, repeat(True), strict=False)))
 
 
 def _asked(word: str) -> str:

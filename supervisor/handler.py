@@ -152,9 +152,9 @@ class BoundHandler(Generic[P]):
         self, conn: UserConn | AsyncUserConn, payloads: Iterable[Mapping[str, object]], /
     ) -> list[Enqueued] | Coroutine[Any, Any, list[Enqueued]]:
         """Add one job per mapping of arguments; answers in their order. As `enqueue`, all or none."""
-        encode = self._owner.signature.encode
-        texts = [encode(payload if type(payload) is dict else _arguments(payload)) for payload in payloads]
-        jobs: Sequence[NewJob] = Alike(self._job(texts[0]), texts) if texts else []
+        listed = [payload if type(payload) is dict else _arguments(payload) for payload in payloads]
+        texts = self._owner.signature.encode_many(listed) if listed else []
+        jobs: Sequence[NewJob] = Alike(self._job(texts[0]), texts) if listed else []
         return _sender().many(conn, jobs, self._options.get("on_conflict"), self._options.get("schema"))
 
     def new_job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:

@@ -15,12 +15,13 @@ Elsewhere: what JSON and names may be (payload.py); keys, limits and parents (ke
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, TypedDict, overload
 
+from supervisor.columns import Columns
 from supervisor.errors import InvalidJob
 from supervisor.keys import (
     MAX_DELAY_S,
@@ -255,6 +256,10 @@ class Alike(Sequence[NewJob]):
             return [self.first.with_payload(payload) for payload in self.payloads[index]]
         return self.first.with_payload(self.payloads[index])
 
+    def texts(self) -> Iterator[str]:
+        """The payloads, for who knows what they are."""
+        return self.payloads.texts() if isinstance(self.payloads, Columns) else iter(self.payloads)
+
 
 def variants(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     """Jobs of *jobs* that have between them all options that any of *jobs* has."""
@@ -266,7 +271,7 @@ def elements(jobs: Sequence[NewJob], on_conflict: str) -> Iterable[str]:
     if not isinstance(jobs, Alike):
         return [job.element(on_conflict) for job in jobs]
     head = jobs.first.element_head(on_conflict)
-    return [f"{head}{payload}}}" for payload in jobs.payloads]
+    return [f"{head}{payload}}}" for payload in jobs.texts()]
 
 
 _NO_MORE: Final = (None,) * len(MORE)

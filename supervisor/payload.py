@@ -36,7 +36,7 @@ MAX_KEY_BYTES: Final = 1024
 
 #: JSON knows numbers of any length; beyond this the database or a reader gives up.
 _MAX_INT_BITS: Final = 4096
-_SIMPLE_INT_BITS: Final = 64
+SIMPLE_INT_BITS: Final = 64
 
 #: From here on every float is a whole number.
 _FLOAT_IS_INTEGER: Final = 2.0**53
@@ -98,7 +98,7 @@ def encode_flat(payload: dict[str, Any], types: Mapping[str, Collection[type]]) 
         if kind is str:
             if "\x00" in item:
                 return None
-        elif kind is int and item.bit_length() > _SIMPLE_INT_BITS:
+        elif kind is int and item.bit_length() > SIMPLE_INT_BITS:
             return None
     try:
         data = to_json(payload)
@@ -186,7 +186,7 @@ def _is_simple(value: dict[Any, Any]) -> bool:
             if not item.isascii() or "\x00" in item:
                 return False
         elif kind is int:
-            if item.bit_length() > _SIMPLE_INT_BITS:
+            if item.bit_length() > SIMPLE_INT_BITS:
                 return False
         elif kind is not bool and item is not None:
             return False

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
+from supervisor.columns import columns
 from supervisor.context import Job
 from supervisor.errors import InvalidHandler, InvalidJob, PayloadInvalid
 from supervisor.payload import JsonText, encode, encode_flat
@@ -108,6 +109,15 @@ class Signature:
             name, reason = _first_problem(error)
             raise InvalidJob(name, f"is written in a form its own type does not read back: {reason}") from None
         return text
+
+    def encode_many(self, payloads: Sequence[Mapping[str, object]]) -> Sequence[JsonText]:
+        """As `encode` for each of *payloads*, at least one: all are checked now, plain ones written when asked for."""
+        first = payloads[0]
+        if type(first) is dict and self.required <= first.keys():
+            plain = columns(payloads, self.plain)  # all names are parameters, then, and none is missing
+            if plain is not None:
+                return plain
+        return [self.encode(payload) for payload in payloads]
 
     def bind(self, text: str | bytes, job: Job | None) -> dict[str, Any]:
         """The keyword arguments of the call that payload *text* stands for.

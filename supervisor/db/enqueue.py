@@ -219,8 +219,11 @@ async def many_async(conn: AsyncConn, schema: str, bulk: Bulk, judge: Callable[[
                 return await send()
 
 
-def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> Sequence[int] | None:
-    """Add *jobs*, plain ones, by COPY; their ids in order. None: this role may not, nothing was done."""
+def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob], judge: Callable[[Sequence[int]], T]) -> T | None:
+    """Add *jobs*, plain ones, by COPY; what *judge* makes of their ids. None: this role may not, nothing was done.
+
+    The rows are written as they are sent, and the result is made while the server stores the last of them.
+    """
     with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
         cur.execute(query_for(_RESERVE, schema), (len(jobs),), prepare=False)
         reserved = _Reserved.of(cur.fetchone(), len(jobs))
@@ -230,10 +233,13 @@ def copy(conn: SyncConn, schema: str, jobs: Sequence[NewJob]) -> Sequence[int] |
         with cur.copy(query_for(_COPY.format(options=columns), schema)) as out:
             for piece in pieces:
                 out.write(piece)
-        return reserved.ids
+            result = judge(reserved.ids)
+        return result
 
 
-async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> Sequence[int] | None:
+async def copy_async(
+    conn: AsyncConn, schema: str, jobs: Sequence[NewJob], judge: Callable[[Sequence[int]], T]
+) -> T | None:
     """As `copy`."""
     with schema_errors(schema):
         async with AsyncCursor(conn, row_factory=tuple_row) as cur:
@@ -245,7 +251,8 @@ async def copy_async(conn: AsyncConn, schema: str, jobs: Sequence[NewJob]) -> Se
             async with cur.copy(query_for(_COPY.format(options=columns), schema)) as out:
                 for piece in pieces:
                     await out.write(piece)
-            return reserved.ids
+                result = judge(reserved.ids)
+            return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +287,7 @@ class _Reserved:
             kind, tail = _escaped(jobs.first.kind), tails[keys[0]]
             rows = (
                 f"{job_id}\t{kind}\t{_escaped(payload)}{tail}\n"
-                for job_id, payload in zip(self.ids, jobs.payloads, strict=True)
+                for job_id, payload in zip(self.ids, jobs.texts(), strict=True)
             )
         else:
             rows = (

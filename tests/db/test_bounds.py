@@ -29,6 +29,15 @@ REFUSED: dict[str, tuple[str, object]] = {
     "attempts at the end of integer": ("attempts", 2**31 - 1),
     "attempts below zero": ("attempts", -(2**31)),
     "crashes at the end of integer": ("crashes", 2**31 - 1),
+    "crashes below zero": ("crashes", -1),
+    "max_attempts of none": ("max_attempts", 0),
+    "max_crashes of none": ("max_crashes", 0),
+    "queue without a name": ("queue", ""),
+    "queue of too long a name": ("queue", "q" * 129),
+    "unique_key of nothing": ("unique_key", ""),
+    "unique_key that is too long": ("unique_key", "k" * 1025),
+    "priority below all": ("priority", -101),
+    "priority above all": ("priority", 101),
     "timeout of nothing": ("timeout", "0"),
     "timeout below nothing": ("timeout", "-1 day"),
 }
@@ -40,6 +49,9 @@ def test_unreadable_rows_are_refused(db: Database) -> None:
         with pytest.raises(psycopg.errors.CheckViolation):
             db.execute(f"insert into supervisor.job (kind, {column}) values ('k', %s)", [value])
             pytest.fail(f"{name} was taken")
+    for kind in ("", "k" * 129, "\u00fc" * 65):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            db.execute("insert into supervisor.job (kind) values (%s)", [kind])
     for column, value in (("claims", 2**63), ("attempts", 2**31)):
         with pytest.raises(psycopg.errors.NumericValueOutOfRange):
             db.execute(f"insert into supervisor.job (kind, {column}) values ('k', %s)", [value])

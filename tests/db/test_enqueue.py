@@ -254,13 +254,19 @@ def test_a_bulk_is_stored_alike_however_it_is_sent(db: Database, chosen: list[di
     assert [row[7]["n"] for row in copied] == list(range(2001))
 
 
+ODD_TEXTS = ("\\", "\\N", 'a"b', "tab\tline\n", "\x01\x7f", "\u00fc\u20ac\U0001f600", "%s", None)
+
+
+@pytest.mark.parametrize("like_the_first", [True, False], ids=["alike", "unlike"])
 @pytest.mark.parametrize("count", [3, 2001])
-def test_a_handlers_bulk_is_what_as_many_of_its_jobs_are(db: Database, count: int) -> None:
+def test_a_handlers_bulk_is_what_as_many_of_its_jobs_are(db: Database, count: int, like_the_first: bool) -> None:
     def send(n: int, note: str | None = None) -> None: ...
 
     several = handler("several", queue="q", priority=3)(send).at(in_=3600, headers={"h": 1}, max_crashes=5)
     conn = db.connect()
-    payloads: list[dict[str, Any]] = [{"n": n, "note": "\\"} if n % 2 else {"n": n} for n in range(count)]
+    payloads: list[dict[str, Any]] = [
+        {"n": n, "note": ODD_TEXTS[n % len(ODD_TEXTS)]} if n % 2 or like_the_first else {"n": n} for n in range(count)
+    ]
     answers = several.enqueue_many(conn, payloads)
     assert answers == [Enqueued(answer.id, True) for answer in answers]
     own = db.rows(COLUMNS)
