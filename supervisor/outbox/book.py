@@ -13,7 +13,7 @@ is read again from there.
 Always true: of two events of one key in hand or skipped, the lower id is sent first; an id is in hand once; what
 is in hand with its body is at most what the reader had room for.
 
-Elsewhere: reading (look.py); sending (relay.py).
+Elsewhere: reading (look.py); sending (sender.py).
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ with the reason, since the broker would deliver it for ever.
 
 Always true: an event is acknowledged after its transaction was committed, never before.
 
-Elsewhere: the brokers (driver.py, brokers/); the process (role.py); one's own consumers (supervisor/inbox.py).
+Elsewhere: the brokers (driver.py, brokers/); the process (role.py); one's own consumers (supervisor/inbox.py);
+retention (tidy.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from supervisor.db import inbox, outbox
+from supervisor.db import inbox
 from supervisor.db.link import RETRYABLE, DatabaseError, Link, first_line, in_transaction
 from supervisor.dsn import mask
 from supervisor.errors import DatabaseUnavailable, InvalidJob
@@ -30,6 +31,7 @@ from supervisor.metrics import metrics
 from supervisor.newjob import NewJob
 from supervisor.outbox.driver import Delivery, Subscriber
 from supervisor.outbox.event import BrokerDown
+from supervisor.outbox.tidy import tidy
 from supervisor.settings import Settings
 
 _RECEIVE_S: Final = 1.0
@@ -38,7 +40,6 @@ _CONNECT_S: Final = 90.0
 _BACKOFF_S: Final = (0.1, 5.0)
 _STRUCTURED: Final = "application/cloudevents+json"
 _MOST_ID_BYTES: Final = 512
-_TIDY_S: Final = 60.0
 _NO_EVENTS_FAULT: Final = frozenset({"08", "25", "28", "3D", "3F", "42", "53", "57", "58", "F0", "XX"})
 """Classes of refusals that any event would meet: rights, tables, memory, disk, a fault of the server. Waited out."""
 
@@ -74,7 +75,7 @@ class Consumer:
     async def run(self, stop: asyncio.Event) -> bool:
         """Consume until *stop*; what was received is stored and acknowledged first."""
         working = asyncio.create_task(self._work(stop))
-        tidying = asyncio.create_task(self._tidy())
+        tidying = asyncio.create_task(tidy(self._link, self._settings, "consumer"))
         stopping = asyncio.create_task(stop.wait())
         whole = True
         try:
@@ -220,24 +221,6 @@ class Consumer:
         if found is None:
             found = next((kind for pattern, kind in self._settings.consume if matches(pattern, topic)), None)
         return found
-
-    async def _tidy(self) -> None:
-        settings, day = self._settings, 86400.0
-        while True:
-            try:
-                await self._link.call(
-                    lambda conn: outbox.tidy(
-                        conn,
-                        settings.schema_,
-                        keep_sent_s=settings.keep_sent_days * day,
-                        keep_inbox_s=settings.keep_inbox_days * day,
-                        keep_parked_s=settings.keep_dead_days * day,
-                        limit=1000,
-                    )
-                )
-            except (DatabaseUnavailable, DatabaseError) as error:
-                self._repeats.tell(log.warning, "consumer.not_tidied", reason=first_line(error), did="trying again")
-            await asyncio.sleep(_TIDY_S)
 
 
 class _Stopped(Exception):
