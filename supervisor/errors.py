@@ -25,13 +25,28 @@ Elsewhere: what a handler raises on purpose (outcome.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class SupervisorError(Exception):
     """The base of all errors raised by this package."""
 
 
-class InvalidJob(SupervisorError, ValueError):
+class _Refused(SupervisorError, ValueError):
+    """Something was refused before any statement was sent: the caller's transaction is untouched."""
+
+    _what: ClassVar[str]
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self._what} refused: {self.field}: {self.reason}"
+
+
+class InvalidJob(_Refused):
     """A job was refused before any statement was sent: the caller's transaction is untouched.
 
     Attributes:
@@ -39,23 +54,16 @@ class InvalidJob(SupervisorError, ValueError):
         reason: Why, in words that do not quote the value.
     """
 
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field = field
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"job refused: {self.field}: {self.reason}"
+    _what = "job"
 
 
 class InvalidEvent(InvalidJob):
     """An event was refused before any statement was sent; fields as of InvalidJob."""
 
-    def __str__(self) -> str:
-        return f"event refused: {self.field}: {self.reason}"
+    _what = "event"
 
 
-class InvalidQueue(SupervisorError, ValueError):
+class InvalidQueue(_Refused):
     """Settings of a queue were refused before any statement was sent: the caller's transaction is untouched.
 
     Attributes:
@@ -63,16 +71,10 @@ class InvalidQueue(SupervisorError, ValueError):
         reason: Why.
     """
 
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field = field
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"queue settings refused: {self.field}: {self.reason}"
+    _what = "queue settings"
 
 
-class InvalidSchedule(SupervisorError, ValueError):
+class InvalidSchedule(_Refused):
     """A cron entry, or an order for one, was refused before any statement was sent.
 
     Attributes:
@@ -80,22 +82,20 @@ class InvalidSchedule(SupervisorError, ValueError):
         reason: Why.
     """
 
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field = field
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"schedule refused: {self.field}: {self.reason}"
+    _what = "schedule"
 
 
-class InvalidHandler(SupervisorError, ValueError):
-    """A function cannot be a handler as it is declared; raised while its module is imported."""
+class _KindError(SupervisorError):
+    """Something of one kind of jobs is not as it must be."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(kind, reason)
         self.kind = kind
         self.reason = reason
+
+
+class InvalidHandler(_KindError, ValueError):
+    """A function cannot be a handler as it is declared; raised while its module is imported."""
 
     def __str__(self) -> str:
         return f"handler {self.kind!r} refused: {self.reason}"
@@ -137,25 +137,15 @@ class UnknownKind(SupervisorError):
         )
 
 
-class PayloadInvalid(SupervisorError):
+class PayloadInvalid(_KindError):
     """A stored payload does not fit its handler's parameters. The reason names fields, never values."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(kind, reason)
-        self.kind = kind
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"payload does not fit the handler of kind {self.kind!r}: {self.reason}"
 
 
-class InvalidResult(SupervisorError, ValueError):
+class InvalidResult(_KindError, ValueError):
     """What a handler with `result_for` returned cannot be stored. Not caught, it makes the job dead at once."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(kind, reason)
-        self.kind = kind
-        self.reason = reason
 
     def __str__(self) -> str:
         return f"the result of kind {self.kind!r} cannot be stored: {self.reason}"
