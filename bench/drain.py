@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import psycopg
 
-from bench import pgbench
+from bench import parts, pgbench
 from bench.ground import Ground, in_turns, opened, place, row, until
 from bench.jobs import noop
 from bench.peers.crew import Crew, tell
@@ -38,6 +38,8 @@ BARE: Final = "service"
 KEEPING: Final = "service, history"
 PLAIN: Final = "plain SQL"
 _POLL_S: Final = 0.01
+_PARTS_OF: Final = 400
+_PARTS_ROUNDS: Final = 60
 # What a slow peer's round is cut to, so that it ends: figures are rates.
 _SLOW: Final = {"procrastinate": 2_000, "oban": 10_000}
 
@@ -129,7 +131,9 @@ def run(options: argparse.Namespace, say: Say) -> Report:
             return found
 
         rounds = in_turns(list(measure), options.rounds, one)
-        return _report(ground, rounds, {**settings, "jobs": jobs}, others, say)
+        with ground.database("parts") as url:
+            made_of = parts.measure(url, min(_PARTS_OF, jobs), _PARTS_ROUNDS)
+        return _report(ground, rounds, made_of, {**settings, "jobs": jobs}, others, say)
 
 
 def _tried(name: str, measure: Callable[[], Round], *, again: bool, say: Say) -> Round:
@@ -224,8 +228,9 @@ def _wal(conn: psycopg.Connection[Any]) -> int:
 
 
 def _report(
-    ground: Ground, rounds: dict[str, list[Round]], settings: dict[str, int], others: dict[str, Installed], say: Say
-) -> Report:
+    ground: Ground, rounds: dict[str, list[Round]], made_of: parts.Found, settings: dict[str, int],
+    others: dict[str, Installed], say: Say,
+) -> Report:  # fmt: skip
     rates = {name: Summary.of([one.rate for one in found]) for name, found in rounds.items()}
     cpu = {
         name: {who: Summary.of([one.cpu_us[who] for one in found]).median for who in found[0].cpu_us}
@@ -255,6 +260,8 @@ def _report(
         ],
     )
     say(table.markdown())
+    profile = _parts(made_of)
+    say(profile.markdown())
     for name in ours:
         say(f"{name}: the parent {readable(cpu[name]['parent'])} us per job")
     first = ours[-1]
@@ -280,8 +287,27 @@ def _report(
         "ratios": {name: {other: one.as_dict() for other, one in found.items()} for name, found in ratios.items()},
         "versions": {name: one.version for name, one in others.items()},
         "rounds": {name: [asdict(one) for one in found] for name, found in rounds.items()},
+        "parts_us": {"worker": made_of.worker, "server": made_of.server},
     }
-    return Report(line, figures, [table], chart, _shown(ratios, cpu, wal))
+    return Report(line, figures, [table, profile], chart, _shown(ratios, cpu, wal))
+
+
+def _parts(found: parts.Found) -> Table:
+    """What a job takes, part by part, where nothing else runs."""
+    sums = (sum(us for part, us in found.worker.items() if part != "task"), sum(found.server.values()))
+    return Table(
+        "what a job is made of",
+        ("part, alone on the machine", "us worker", "us server"),
+        [
+            *(
+                (part, f"{us:.2f}", f"{found.server[part]:.2f}" if part in found.server else "")
+                for part, us in found.worker.items()
+                if part != "task"
+            ),
+            ("of run: an empty task", f"{found.worker['task']:.2f}", ""),
+            ("together", f"{sums[0]:.2f}", f"{sums[1]:.2f}"),
+        ],
+    )
 
 
 def _ratio(ours: Sequence[Round], theirs: Sequence[Round]) -> Summary:
