@@ -11,7 +11,7 @@ complaints quote nothing, and every text that leaves the process passes `mask`.
 Always true: no error raised here contains any part of the address. `mask`
 prefers hiding too much to hiding too little.
 
-Elsewhere: where the address comes from (settings.py); connecting (db).
+Elsewhere: where the address comes from (settings/); connecting (db).
 """
 
 from __future__ import annotations
