@@ -1,14 +1,11 @@
 """The dashboard as a child of the service: `python -m supervisor.dashboard`, started by its parent only.
 
-    stdin   a pickled (settings, database address) from the parent, then nothing until the parent is gone
-
 Its log goes where the parent's goes. Its exit codes are those of the service: 78 when it cannot start as it is set.
+
+Elsewhere: what it is handed, and how it learns that the parent is gone (wire/handed.py).
 """
 
-import asyncio
-import pickle
 import sys
-from typing import Final
 
 import uvloop
 
@@ -16,15 +13,12 @@ from supervisor import exits, log
 from supervisor.dashboard import require_packages
 from supervisor.errors import SettingsInvalid
 from supervisor.settings import Settings
-
-_LENGTH: Final = 8
+from supervisor.wire.handed import parent_gone, receive
 
 
 def main() -> int:
     """Serve until told to stop or until the parent is gone; the exit code."""
-    size = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
-    # From our own parent, over a pipe that nobody else has: as trustworthy as this process's own memory.
-    settings, url = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301
+    settings, url, _ = receive()
     log.configure(settings.log_format, settings.log_level)
     try:
         require_packages()
@@ -40,20 +34,8 @@ def main() -> int:
 async def _serve(settings: Settings, url: str) -> None:
     from supervisor.dashboard.serve import serve
 
-    gone = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-
-    async def watch() -> None:
-        await reader.read()
-        gone.set()
-
-    watching = loop.create_task(watch())
-    try:
+    async with parent_gone() as gone:
         await serve(settings, url, until=gone)
-    finally:
-        watching.cancel()
 
 
 if __name__ == "__main__":

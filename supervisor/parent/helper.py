@@ -5,7 +5,7 @@
 
 It is a program of its own (`python -m supervisor.dashboard`, `python -m supervisor.outbox relay`), not a fork: nothing
 of it is loaded here, nor anything of the handlers there. It is handed its settings on its standard input, whose end
-tells it that this parent is gone.
+tells it that this parent is gone (wire/handed.py).
 
 Always true: whatever becomes of it, the workers go on; it holds no lease and no job.
 
@@ -15,7 +15,6 @@ Elsewhere: what it does (dashboard/serve.py, outbox/role.py); the table of resta
 import asyncio
 import contextlib
 import os
-import pickle
 import signal
 import sys
 import time
@@ -27,10 +26,10 @@ from supervisor.metrics import clear_gauges
 from supervisor.parent.budget import RestartBudget
 from supervisor.parent.states import Restart, restart
 from supervisor.settings import Settings
+from supervisor.wire.handed import Handed
 
 _STOP_S: Final = GOODBYE_S
 _SPAWN_RETRY_S: Final = 1.0
-_LENGTH: Final = 8
 
 log = get_logger("parent")
 
@@ -59,8 +58,7 @@ class Helper:
         self._program = program
         self._stop_s = stop_s
         self._metrics_dir = metrics_dir
-        handed = pickle.dumps((settings, database_url, *([metrics_dir] if metrics_dir else [])))
-        self._handed = len(handed).to_bytes(_LENGTH, "big") + handed
+        self._handed = Handed(settings, database_url, metrics_dir).packed()
         self._budget = RestartBudget(settings)
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
