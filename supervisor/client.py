@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from supervisor.adapters.protocols import AsyncUserConn, UserConn
     from supervisor.db.enqueue import Answer, AsyncConn, Bulk, SyncConn
     from supervisor.db.steps import Steps
+    from supervisor.payload import JsonText
 
 __all__ = [
     "EnqueueOptions", "Enqueued", "EnqueuedBatch", "JobOptions", "NewJob", "enqueue", "enqueue_batch", "enqueue_many",
@@ -106,7 +107,7 @@ def enqueue(
         job = kind.at(**options).from_payload({} if payload is None else payload)
     else:
         job = NewJob(kind, payload, **job_options(options))
-    return _CLIENT.one(conn, job, options.get("on_conflict"), options.get("schema"))
+    return _CLIENT.one(conn, job, job.payload_json, options.get("on_conflict"), options.get("schema"))
 
 
 @overload
@@ -204,23 +205,29 @@ class _Client:
     """The two ways to send, for this module and for handlers."""
 
     def one(
-        self, conn: UserConn | AsyncUserConn, job: NewJob, on_conflict: str | None, schema: str | None
+        self,
+        conn: UserConn | AsyncUserConn,
+        like: NewJob,
+        payload: JsonText,
+        on_conflict: str | None,
+        schema: str | None,
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
+        """Send the job that is as *like*, but for its payload."""
         where, word = queue_schema(schema), _conflict_word(on_conflict)
         theirs = adapter_of(conn)
         if theirs is not None:
             return (
-                _one_theirs_async(theirs, where, job, word)
+                _one_theirs_async(theirs, where, like, payload, word)
                 if theirs.is_async
-                else _one_theirs(theirs, where, job, word)
+                else _one_theirs(theirs, where, like, payload, word)
             )
         if takes_await(conn):
-            return _one_async(cast("AsyncConn", conn), where, job, word)
-        with sending([job]) as span:
-            [carried] = span.carried([job])
-            answer = statements.one(cast("SyncConn", conn), where, carried, _asked(word))
+            return _one_async(cast("AsyncConn", conn), where, like, payload, word)
+        with sending([like]) as span:
+            [carried] = span.carried([like])
+            answer = statements.one(cast("SyncConn", conn), where, carried, payload, _asked(word))
             span.stored([answer])
-            return _judge([job], word, [answer])[0]
+            return _judge([like], word, [answer])[0]
 
     def many(
         self, conn: UserConn | AsyncUserConn, jobs: Sequence[NewJob], on_conflict: str | None, schema: str | None
@@ -258,12 +265,12 @@ def _bulk(
         return statements.many(sync, where, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
 
-async def _one_async(conn: AsyncConn, schema: str, job: NewJob, word: str) -> Enqueued:
-    with sending([job]) as span:
-        [carried] = span.carried([job])
-        answer = await statements.one_async(conn, schema, carried, _asked(word))
+async def _one_async(conn: AsyncConn, schema: str, like: NewJob, payload: JsonText, word: str) -> Enqueued:
+    with sending([like]) as span:
+        [carried] = span.carried([like])
+        answer = await statements.one_async(conn, schema, carried, payload, _asked(word))
         span.stored([answer])
-        return _judge([job], word, [answer])[0]
+        return _judge([like], word, [answer])[0]
 
 
 async def _many_async(
@@ -282,20 +289,20 @@ async def _many_async(
         return await statements.many_async(conn, schema, bulk, lambda answers: _judge(_all(jobs, last), word, answers))
 
 
-def _one_theirs(theirs: Adapter, schema: str, job: NewJob, word: str) -> Enqueued:
-    with sending([job]) as span:
-        [carried] = span.carried([job])
-        answer = theirs.run(lambda _: _one_steps(schema, carried, word))
+def _one_theirs(theirs: Adapter, schema: str, like: NewJob, payload: JsonText, word: str) -> Enqueued:
+    with sending([like]) as span:
+        [carried] = span.carried([like])
+        answer = theirs.run(lambda _: _one_steps(schema, carried, payload, word))
         span.stored([answer])
-        return _judge([job], word, [answer])[0]
+        return _judge([like], word, [answer])[0]
 
 
-async def _one_theirs_async(theirs: Adapter, schema: str, job: NewJob, word: str) -> Enqueued:
-    with sending([job]) as span:
-        [carried] = span.carried([job])
-        answer = await theirs.run_async(lambda _: _one_steps(schema, carried, word))
+async def _one_theirs_async(theirs: Adapter, schema: str, like: NewJob, payload: JsonText, word: str) -> Enqueued:
+    with sending([like]) as span:
+        [carried] = span.carried([like])
+        answer = await theirs.run_async(lambda _: _one_steps(schema, carried, payload, word))
         span.stored([answer])
-        return _judge([job], word, [answer])[0]
+        return _judge([like], word, [answer])[0]
 
 
 def _many_theirs(
@@ -320,11 +327,11 @@ async def _many_theirs_async(
         return await theirs.run_async(lambda is_open: _many_steps(schema, _all(jobs, last), word, bulk, is_open))
 
 
-def _one_steps(schema: str, job: NewJob, word: str) -> Steps[Answer]:
-    question = statements.question([job], _asked(word))
+def _one_steps(schema: str, like: NewJob, payload: JsonText, word: str) -> Steps[Answer]:
+    question = statements.question([like], _asked(word))
     if question is not None:
         statements.refuse((yield from steps.asked(schema, statements.ASK, (question,))), ("",))
-    text, args = statements.single(job, _asked(word))
+    text, args = statements.single(like, payload, _asked(word))
     return (yield from steps.one(schema, text, args, statements.answer))
 
 

@@ -70,7 +70,7 @@ from supervisor.newjob import (
     NewJob,
     job_options,
 )
-from supervisor.payload import JsonText, check_key, check_name, check_text
+from supervisor.payload import EMPTY, JsonText, check_key, check_name, check_text
 from supervisor.returns import DEFAULT_MAX_BYTES, MAX_KEPT_S, MOST_BYTES, Returns
 from supervisor.signature import read
 
@@ -92,7 +92,12 @@ class Enqueuer(Protocol):
     """What client.py offers to handlers: send jobs that are already checked."""
 
     def one(
-        self, conn: UserConn | AsyncUserConn, job: NewJob, on_conflict: str | None, schema: str | None
+        self,
+        conn: UserConn | AsyncUserConn,
+        like: NewJob,
+        payload: JsonText,
+        on_conflict: str | None,
+        schema: str | None,
     ) -> Enqueued | Coroutine[Any, Any, Enqueued]: ...
 
     def many(
@@ -121,9 +126,10 @@ class BoundHandler(Generic[P]):
     def __init__(self, owner: Handler[P], options: EnqueueOptions) -> None:
         self._owner = owner
         self._options = options
+        self._like: NewJob | None = None
 
     def at(self, **options: Unpack[EnqueueOptions]) -> BoundHandler[P]:
-        """These options, and *options* over them."""
+        """These options, and *options* over them. What is kept may be used again and again: they are read once."""
         return BoundHandler(self._owner, cast("EnqueueOptions", {**self._options, **options}))
 
     @overload
@@ -139,8 +145,11 @@ class BoundHandler(Generic[P]):
             InvalidJob: before any statement; the transaction can go on.
             UniqueConflict: with on_conflict="raise"; the transaction can go on.
         """
-        job = self.new_job(*args, **kwargs)
-        return _sender().one(conn, job, self._options.get("on_conflict"), self._options.get("schema"))
+        signature = self._owner.signature
+        payload = signature.encode(signature.given(args, kwargs))
+        if self._like is None:
+            self._like = self._job(EMPTY)  # the options are checked once
+        return _sender().one(conn, self._like, payload, self._options.get("on_conflict"), self._options.get("schema"))
 
     @overload
     def enqueue_many(self, conn: UserConn, payloads: Iterable[Mapping[str, object]], /) -> list[Enqueued]: ...

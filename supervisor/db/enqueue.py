@@ -35,7 +35,7 @@ from psycopg.rows import tuple_row
 from supervisor.db.statements import render
 from supervisor.errors import InvalidJob, SchemaMissing
 from supervisor.newjob import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, DEFAULT_QUEUE, Alike, NewJob, variants
-from supervisor.payload import EMPTY
+from supervisor.payload import EMPTY, JsonText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -100,6 +100,8 @@ _COPY: Final = "copy {{schema}}.job (id, kind, payload{options}) from stdin"
 #: Rows are sent in pieces of about this many.
 _COPY_ROWS: Final = 500
 
+_NO_SCHEMA: Final = (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedTable)
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INFINITE_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
@@ -146,28 +148,33 @@ class Bulk:
         return self.undoable or self.last is not None or len(self.documents) > 1
 
 
-def one(conn: SyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
-    """Add one job; (id, created)."""
-    with schema_errors(schema), Cursor(conn, row_factory=tuple_row) as cur:
-        asked = question([job], on_conflict)
+def one(conn: SyncConn, schema: str, like: NewJob, payload: JsonText, on_conflict: str) -> Answer:
+    """Add one job, as *like* but for its payload; (id, created)."""
+    try:
+        cur = Cursor(conn, row_factory=tuple_row)
+        asked = question([like], on_conflict)
         if asked is not None:
             refuse(cur.execute(query_for(ASK, schema), (asked,), prepare=False).fetchall(), ("",))
-        text, args = single(job, on_conflict)
+        text, args = single(like, payload, on_conflict)
         cur.execute(query_for(text, schema), args)
         return answer(cur.fetchone())
+    except _NO_SCHEMA as error:
+        raise SchemaMissing(schema) from error
 
 
-async def one_async(conn: AsyncConn, schema: str, job: NewJob, on_conflict: str) -> Answer:
+async def one_async(conn: AsyncConn, schema: str, like: NewJob, payload: JsonText, on_conflict: str) -> Answer:
     """As `one`."""
-    with schema_errors(schema):
-        async with AsyncCursor(conn, row_factory=tuple_row) as cur:
-            asked = question([job], on_conflict)
-            if asked is not None:
-                await cur.execute(query_for(ASK, schema), (asked,), prepare=False)
-                refuse(await cur.fetchall(), ("",))
-            text, args = single(job, on_conflict)
-            await cur.execute(query_for(text, schema), args)
-            return answer(await cur.fetchone())
+    try:
+        cur = AsyncCursor(conn, row_factory=tuple_row)
+        asked = question([like], on_conflict)
+        if asked is not None:
+            await cur.execute(query_for(ASK, schema), (asked,), prepare=False)
+            refuse(await cur.fetchall(), ("",))
+        text, args = single(like, payload, on_conflict)
+        await cur.execute(query_for(text, schema), args)
+        return answer(await cur.fetchone())
+    except _NO_SCHEMA as error:
+        raise SchemaMissing(schema) from error
 
 
 def many(conn: SyncConn, schema: str, bulk: Bulk, judge: Callable[[list[Answer]], T]) -> T:
@@ -352,13 +359,13 @@ def _at(microseconds: int) -> str:
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
 
 
-def single(job: NewJob, on_conflict: str) -> tuple[str, tuple[object, ...]]:
-    """The statement that adds one job, and its arguments: texts and numbers."""
-    chosen = job.chosen(on_conflict)
-    if job.headers_json != EMPTY:
-        chosen["headers"] = job.headers_json
+def single(like: NewJob, payload: JsonText, on_conflict: str) -> tuple[str, tuple[object, ...]]:
+    """The statement that adds one job, as *like* but for its payload, and its arguments: texts and numbers."""
+    chosen = like.chosen(on_conflict)
+    if like.headers_json != EMPTY:
+        chosen["headers"] = like.headers_json
     args = [_literal(value) if isinstance(value, list) else value for value in chosen.values()]
-    return _one(tuple(chosen)), (job.kind, job.payload_json, *args)
+    return _one(tuple(chosen)), (like.kind, payload, *args)
 
 
 @cache
@@ -408,7 +415,7 @@ def schema_errors(schema: str) -> Iterator[None]:
     """What a database without the schema answers, as SchemaMissing."""
     try:
         yield
-    except (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedTable) as error:
+    except _NO_SCHEMA as error:
         raise SchemaMissing(schema) from error
 
 

@@ -14,6 +14,7 @@ from supervisor import NewJob, enqueue, enqueue_many, handler
 from supervisor.db.enqueue import single
 from supervisor.errors import InvalidJob, SettingsInvalid
 from supervisor.newjob import Alike, elements
+from supervisor.payload import EMPTY
 from tests.unit.test_payload import jsonb
 
 LIGHT = (
@@ -184,8 +185,8 @@ def test_jobs_that_are_alike_are_those_made_one_by_one() -> None:
 
 def test_what_is_as_usual_is_not_sent() -> None:
     assert jsonb(NewJob("mail").element("skip")) == {"kind": "mail", "payload": {}}
-    assert single(NewJob("mail"), "raise")[1] == ("mail", "{}")
-    text, args = single(NewJob("mail", priority=1, unique_key="k", on_dead="hold", ordering_key="o"), "skip")
+    assert single(NewJob("mail"), EMPTY, "raise")[1] == ("mail", "{}")
+    text, args = single(NewJob("mail", priority=1, unique_key="k", on_dead="hold", ordering_key="o"), EMPTY, "skip")
     assert args == ("mail", "{}", 1, "o", "hold", "k", "skip")
     assert "priority => %s::int, ordering_key => %s::text, on_dead => %s::text, unique_key => %s::text" in text
 
