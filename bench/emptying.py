@@ -60,8 +60,9 @@ def add(url: str, jobs: int, *, queues: int = 1, priorities: int = 1, scattered:
                 "insert into supervisor.job (kind, payload, queue, priority, run_at)"
                 " select %s, jsonb_build_object('n', n, 'note', %s::text),"
                 " case when %s = 1 then 'default' else 'queue_' || n %% %s end, (n / %s) %% %s,"
-                " case when %s = 1 then clock_timestamp() else clock_timestamp() - interval '1 h'"
-                " + interval '1 ms' * (n %% %s * (%s / %s + 1) + n / %s) end"
+                # Not below the lane's mark, where the last round ended: a sweep would move them up to it, one by one.
+                " case when %s = 1 then clock_timestamp()"
+                " else now() + interval '1 us' * (n %% %s * (%s / %s + 1) + n / %s) end"
                 " from generate_series(%s::int, %s::int) n",
                 [
                     noop.kind,
