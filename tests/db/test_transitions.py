@@ -58,7 +58,7 @@ def sweep_all(conn: Conn) -> dict[int, tuple[str, str]]:
 
 
 def suspect(db: Database, job_id: int) -> bool:
-    return bool(db.value("select suspect from supervisor.job where id = %s", [job_id]))
+    return bool(db.value("select priority > 500 from supervisor.job where id = %s", [job_id]))
 
 
 def make(db: Database, status: Status, event: Event) -> tuple[int, Holder, Held | None]:
@@ -131,6 +131,8 @@ def test_the_database_makes_the_move_that_the_table_says(db: Database, status: S
     )[0]
     if move.to is Status.QUEUED:
         assert suspect(db, job_id) is (was_suspect if move.suspect is None else move.suspect)
+        # What the release before reads.
+        assert db.value("select suspect = (priority > 500) from supervisor.job where id = %s", [job_id])
         assert db.value("select lease is null and started_at is null from supervisor.job where id = %s", [job_id])
         if move.later:
             assert ahead

@@ -277,7 +277,7 @@ begin
             update {schema}.job j
                set kind = p_kind, payload = p_payload, queue = p_queue, priority = p_priority, run_at = v_run_at,
                    max_attempts = p_max_attempts, max_crashes = p_max_crashes, timeout = p_timeout, headers = p_headers,
-                   attempts = 0, crashes = 0, unknown_since = null, gated = nullif(p_gated, false),
+                   attempts = 0, crashes = 0, suspect = false, unknown_since = null, gated = nullif(p_gated, false),
                    unique_key = case when v_row_holds then p_unique_key end
              where j.id = v_other;
             if v_held then

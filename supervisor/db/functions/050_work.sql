@@ -257,7 +257,7 @@ begin
                   from picked p
                  where j.ctid = p.tid
                 returning p.lane, j.id, j.claims, j.kind, j.payload::text, j.headers::text, j.attempts, j.max_attempts, j.crashes,
-                          j.suspect, extract(epoch from j.timeout)::float8, j.created_at, j.run_at, p.mark_at, p.mark_id
+                          j.priority > 500, extract(epoch from j.timeout)::float8, j.created_at, j.run_at, p.mark_at, p.mark_id
             loop
                 v_claimed := v_claimed + 1;
                 if lane <> v_marked then

@@ -105,6 +105,7 @@ begin
            priority = case when p_event = 'suspect' then {schema}.own_priority(p_job.priority) + 1000
                            when p_event in ('failed', 'dead', 'snoozed') then {schema}.own_priority(p_job.priority)
                            else p_job.priority end,
+           suspect = p_event = 'suspect' or p_job.priority > 500 and p_event not in ('failed', 'dead', 'snoozed'),
            unknown_since = v_since,
            run_at = case when v_dead is null then v_run_at else p_job.run_at end,
            last_error = case when p_error is null then p_job.last_error else left(p_error, 10000) end,

@@ -4,7 +4,7 @@
 -- Index    as list_jobs.
 with living as materialized (
     select j.id, case when j.lease is null then 'queued' else 'running' end as status, j.queue, j.kind,
-           (case when j.suspect then j.priority - 1000 else j.priority end)::smallint as priority,
+           (case when j.priority > 500 then j.priority - 1000 else j.priority end)::smallint as priority,
            j.attempts, j.max_attempts, j.crashes, coalesce(g.due_at, j.run_at) as run_at, j.created_at, j.started_at,
            null::timestamptz as finished_at, null::text as reason, j.last_error,
            (array['parents', 'order', 'concurrency', 'rate'])[g.gate] as waits_for,

@@ -28,7 +28,7 @@ select n.looked, x.*
   from (select (select count(*) from front) + (select count(*) from said) as looked) n
   left join lateral (
        select j.id, 'running' as status, j.queue, j.kind,
-              (case when j.suspect then j.priority - 1000 else j.priority end)::smallint as priority,
+              (case when j.priority > 500 then j.priority - 1000 else j.priority end)::smallint as priority,
               j.attempts, j.max_attempts, j.crashes, j.run_at, j.created_at, j.started_at, null::timestamptz as finished_at,
               null::text as reason, left(j.last_error, 2000) as last_error
          from held
