@@ -78,12 +78,13 @@ class Lack(NamedTuple):
 
 
 class IndexFacts(NamedTuple):
-    """An index; *claimed*: it depends on a column that a claim changes."""
+    """An index; *claimed*: it depends on a column that a claim changes. *building*: one of its table is built now."""
 
     table: str
     name: str
     valid: bool
     claimed: bool
+    building: bool
 
 
 class HistoryFacts(NamedTuple):

@@ -97,13 +97,18 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index; bloat_bytes as for tables. Not *valid*: a concurrent build failed and left it behind."""
+    """One index; bloat_bytes as for tables. Not *valid*: a concurrent build failed and left it behind, or works on it.
+
+    Attributes:
+        gain_bytes: What a rebuild would bring now; None where that is not known.
+    """
 
     table: str
     name: str
     bytes: int
     bloat_bytes: int | None
     valid: bool
+    gain_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +208,7 @@ async def table_health(conn: AsyncConnection, schema: str, *, holders: int = MOS
     [server] = await _rows(conn, "health_server", schema)
     return TableHealth(
         tables=tuple(Table(*row) for row in await _rows(conn, "health_tables", schema)),
-        indexes=tuple(Index(*row) for row in await _rows(conn, "health_indexes", schema)),
+        indexes=await indexes(conn, schema),
         holders=tuple(
             Holder(HolderKind(kind), name or "", *rest)
             for kind, name, *rest in await _rows(conn, "health_horizon", schema, limit=holders)
@@ -217,6 +222,11 @@ async def table_health(conn: AsyncConnection, schema: str, *, holders: int = MOS
         xid_limit=server[5],
         server_now=server[6],
     )
+
+
+async def indexes(conn: AsyncConnection, schema: str) -> tuple[Index, ...]:
+    """The indexes of the queue's tables, the history's excepted."""
+    return tuple(Index(*row) for row in await _rows(conn, "health_indexes", schema))
 
 
 async def depths(conn: AsyncConnection, schema: str, *, running_patience_s: float = 1.0) -> Depths:

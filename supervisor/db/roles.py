@@ -75,6 +75,7 @@ TABLES: Final[dict[str, Access]] = {
     "job_after": Access(worker="select, delete", look="select"),
     "rate": Access(worker="select, insert, delete", look="select"),
     "unique_hold": Access(worker="select", look="select"),
+    "rebuild": Access(worker="select, insert, update", look="select"),
     "migration": Access(worker="select", look="select"),
     "jobs": Access(worker="select", look="select"),
 }

@@ -130,6 +130,12 @@ class Metrics:
             "dead rows.",
             "outcome",
         )
+        self.rebuilds = counter(
+            "index_rebuilds_total",
+            "Indexes that were rebuilt since they had grown beyond what their rows need, by how that ended: done, "
+            "failed, gave_way (somebody waited for a lock that a rebuild excludes). The last two are tried again.",
+            "outcome",
+        )
         self.errors = counter("errors_total", "Failures of the service itself, by place.", "where")
         self.log_lines_dropped = counter("log_lines_dropped_total", "Log lines lost to a slow reader.")
 

@@ -45,6 +45,7 @@ from supervisor.parent.leases import Holder, Leases
 from supervisor.parent.looker import Looker
 from supervisor.parent.presence import Presence
 from supervisor.parent.queues import Queues
+from supervisor.parent.rebuild import Rebuilder
 from supervisor.parent.rest import Rest
 from supervisor.parent.runfile import RunFile
 from supervisor.parent.showing import Showing
@@ -173,6 +174,7 @@ class Parent:
         )
         self._facts.ask(self._facts_of_service)
         self._tender = Tender(self._links, settings, self._id, resting=lambda: self._rest.resting)
+        self._rebuilder = Rebuilder(self._links, settings, database_url, guard=self._guard, rest=self._rest)
         self._cron = Cron(self._links, settings, guard=self._guard, rest=self._rest)
         self._ears = Ears(
             settings.listen_database_url.get_secret_value() if settings.listen_database_url else database_url,
@@ -312,6 +314,7 @@ class Parent:
         self._spawn_task(self._showing.run())
         self._spawn_task(self._house())
         self._spawn_task(self._watch.run())
+        self._spawn_task(self._rebuilder.run())
         self._spawn_task(self._cron.run())
         self._spawn_task(self._cancels.run())
         self._spawn_task(self._cancels.look())
@@ -426,6 +429,7 @@ class Parent:
             self._drain_deadline = time.monotonic() + self._settings.drain_timeout_s
             self._say_state(ServiceState.DRAINING)  # at once: no request is to be sent here any more
             self._cron.forget()
+            self._rebuilder.stop()
             self._drain_wanted.set()
             self._changed.set()
 

@@ -157,6 +157,13 @@ class Fields(BaseSettings):
         ge=0,
         le=1_000_000_000,
     )
+    rebuild_indexes_mb: int = _setting(
+        "Indexes of the queue's tables that are larger, and more than half of it unneeded, are rebuilt, one at a time "
+        "while everything runs; 0: never.",
+        64,
+        ge=0,
+        le=1_000_000,
+    )
 
     # Events
     outbox_url: SecretStr | None = _setting(

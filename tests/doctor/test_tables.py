@@ -1,5 +1,6 @@
 """The schema and what keeps its tables small: each condition really made, found, cured as printed."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -159,6 +160,19 @@ def test_indexes_that_cannot_be_used(patient: Patient) -> None:
     )
     patient.is_cured_of("indexes", PROBLEM, "job_lane of table job cannot be used")
     assert "job_lane" in definitions(db)
+
+
+def test_an_index_that_is_being_rebuilt_is_no_problem(patient: Patient) -> None:
+    db = patient.db
+    with db.connect(autocommit=False) as writer, ThreadPoolExecutor() as threads:
+        writer.execute("lock table supervisor.job in row exclusive mode")
+        rebuilt = threads.submit(db.connect().execute, b"reindex index concurrently supervisor.job_lane")
+        db.wait_for("select count(*)::int from pg_index where not indisvalid", 1)
+        patient.finds("indexes", NOTE, "job_lane_ccnew of table job is being built")
+        patient.sees_nothing("indexes", PROBLEM, "job_lane_ccnew")
+        writer.rollback()
+        rebuilt.result(30)
+    patient.sees_nothing("indexes", NOTE, "job_lane_ccnew")
 
 
 @pytest.mark.parametrize(

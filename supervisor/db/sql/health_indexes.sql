@@ -1,7 +1,9 @@
 -- health_indexes: size and an estimate of bloat of each index of the queue's tables, the history's excepted.
 --
--- Returns  per index: table, index, bytes, bytes beyond what its entries need (null: not known), whether it
---          can be used (false: a concurrent build failed and left it behind).
+-- Returns  per index: table, index, bytes, bytes beyond what its rows need (null: not known), whether it can be used
+--          (false: a concurrent build failed and left it behind, or still works on it), bytes that a rebuild would bring
+--          now: dead rows that were not vacuumed have entries too, and where the statistics were lost (a crash) those
+--          are believed that the last vacuum has counted (null: not known).
 -- Locks    none but those that asking for a size takes (access share, for a moment).
 -- Reads    statistics and catalogs only. Equal keys share an entry, so the estimate errs towards no bloat.
 with found as (
@@ -27,15 +29,19 @@ with found as (
       left join pg_catalog.pg_stats p on p.schemaname = {schema_literal} and p.tablename = f.table_name and p.attname = a.attname
      group by f.oid
 )
-select f.table_name, f.name, f.bytes,
-       case when k.known and (not f.partial or f.reltuples >= 0) then
-           -- An entry's header, its padding and its line pointer; a page's header and tail; one page of the index itself.
-           greatest(0, f.bytes - (1 + ceil(
-               case when f.partial then f.reltuples else coalesce(s.n_live_tup, 0) end::float8 * (8 + k.width + 4 + 4)
-                   / ((b.size - 40) * f.fillfactor / 100.0))) * b.size)::bigint end,
-       f.valid
+select f.table_name, f.name, f.bytes, case when n.live is not null then greatest(0, f.bytes - n.live) end::bigint, f.valid,
+       case when n.entered is not null and f.reltuples >= 0 then greatest(0, f.bytes - n.entered) end::bigint
   from found f
   join keys k on k.oid = f.oid
   left join pg_catalog.pg_stat_all_tables s on s.relid = f.table_oid
  cross join (select pg_catalog.current_setting('block_size')::float8 as size) b
+ cross join lateral (
+       select case when f.partial then f.reltuples else coalesce(s.n_live_tup, 0) end::float8 as live,
+              case when f.partial then f.reltuples + coalesce(s.n_dead_tup + s.n_ins_since_vacuum, 0)
+                   else greatest(f.reltuples, coalesce(s.n_live_tup + s.n_dead_tup, 0)) end::float8 as entered) e
+ cross join lateral (
+       -- An entry's header, its padding and its line pointer; a page's header and tail; one page of the index itself.
+       select (1 + ceil(e.live * c.bytes)) * b.size as live, (1 + ceil(e.entered * c.bytes)) * b.size as entered
+         from (select case when k.known and (not f.partial or f.reltuples >= 0)
+                           then (8 + k.width + 4 + 4) / ((b.size - 40) * f.fillfactor / 100.0) end as bytes) c) n
  order by f.table_name, f.name

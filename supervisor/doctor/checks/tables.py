@@ -121,7 +121,14 @@ async def indexes(look: Look) -> Iterable[Verdict]:
             )
     for one in present:
         named = f"{where}.{identifier(one.name)}"
-        if not one.valid:
+        if not one.valid and one.building:
+            found.append(
+                note(
+                    f"index {one.name} of table {one.table} is being built, or left to be dropped after that",
+                    "look again when that has ended: a supervisor that rebuilds a bloated index says rebuild.done",
+                )
+            )
+        elif not one.valid:
             known = one.name in wanted
             found.append(
                 problem(
@@ -143,6 +150,8 @@ async def indexes(look: Look) -> Iterable[Verdict]:
             found.append(
                 warning(
                     f"index {fat.name} has {size(fat.bytes)}, of which about {size(bloat)} are not needed",
+                    "supervisors rebuild it by themselves unless something is in the way, which their log names "
+                    f"(rebuild.waits, rebuild.refused, rebuild.failed); by hand: "
                     f"`reindex index concurrently {where}.{identifier(fat.name)}`",
                 )
             )
