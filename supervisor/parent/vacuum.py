@@ -67,6 +67,8 @@ class Vacuum:
         self._repeats = Repeats(_TELL_AGAIN_S)
         self.pause_s = LOOK_S
         """Until the next look."""
+        for outcome in ("done", "in_vain"):
+            metrics().vacuums.labels(outcome)  # so that the first one is seen as one more
 
     async def run(self) -> None:
         """Look until cancelled; where this is left to the server, do nothing."""
