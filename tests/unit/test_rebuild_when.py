@@ -2,8 +2,9 @@
 
 import pytest
 
-from supervisor.db.rebuild import Obstacle, Past
-from supervisor.parent.rebuild_when import hinders, next_wait
+from supervisor.db.health import Index
+from supervisor.db.rebuild import Obstacle, Past, Rights
+from supervisor.parent.rebuild_when import hinders, next_wait, problem
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -46,3 +47,25 @@ def test_young_transactions_are_met_and_all_else_is_waited_for() -> None:
     assert not hinders(transaction(None), 30, {"3/16"})
     for kind in ("lock", "build", "prepared"):
         assert hinders(Obstacle(kind, "3/17", "app", 1, None), 30, set())
+
+
+@pytest.mark.parametrize(
+    ("found", "drops", "words"),
+    [
+        (Rights(14_00_03, False, "jobs", True, True), False, "update the server to 14.4"),
+        (Rights(14_00_04, False, "jobs", True, True), False, None),
+        (Rights(18_00_01, True, "jobs", True, True), False, "the primary"),
+        (Rights(18_00_01, False, "jobs", False, False), False, "grant maintain on supervisor.job to jobs, or grant"),
+        (Rights(16_00_01, False, "jobs", False, False), False, "grant the tables' owner to jobs"),
+        (Rights(18_00_01, False, "jobs", True, False), False, None),
+        (Rights(18_00_01, False, "jobs", True, False), True, "drop index concurrently supervisor.job_lane"),
+        (Rights(18_00_01, False, "jobs", True, True), True, None),
+    ],
+)
+def test_what_server_and_role_do_not_let_be_done_has_a_remedy(found: Rights, drops: bool, words: str | None) -> None:
+    why = problem(found, Index("job", "job_lane", 2**27, 2**26, True, 2**26), "supervisor", drops=drops)
+    if words is None:
+        assert why is None
+    else:
+        assert why is not None
+        assert words in why[1]
