@@ -23,7 +23,7 @@ from bench.ground import Ground, opened, place, row, until
 from bench.report import Chart, Report, Say, Shown, Table
 from bench.service import BenchService
 from bench.stats import percentile, readable
-from supervisor.db.jobs import EPOCH, numbers, quoted
+from supervisor.db.jobs import EPOCH, numbers, quoted, row_places
 from supervisor.db.statements import statement
 
 HELP: Final = "jobs a second and claim time under a pinned snapshot, over the jobs processed"
@@ -143,22 +143,22 @@ def _claims(url: str, watch: psycopg.Connection[Any], probes: int) -> tuple[floa
         [session],
     )
     text, took = statement("work", "supervisor"), []
-    mark, acks = (EPOCH, 0), list[tuple[int, int]]()
+    mark, acks = (EPOCH, 0), list[tuple[int, int, str]]()
     for number in range(probes + 5):
         began = time.perf_counter()
         rows = watch.execute(
             text,
-            {"session": session, "ids": numbers(a for a, _ in acks), "claims": numbers(b for _, b in acks),
+            {"session": session, "ids": numbers(ack[0] for ack in acks), "claims": numbers(ack[1] for ack in acks),
              "took": numbers(0.001 for _ in acks), "keep": 1, "queues": quoted(["default"]),
              "priorities": numbers([0]), "mark_at": quoted([mark[0]]), "mark_id": numbers([mark[1]]),
-             "limit": _BATCH, "lookback_s": 0.0, "hands": _BATCH},
+             "limit": _BATCH, "lookback_s": 0.0, "hands": _BATCH, "tids": row_places([ack[2] for ack in acks])},
         ).fetchall()  # fmt: skip
         if number >= 5:  # the first ones plan, and find their mark
             took.append((time.perf_counter() - began) * 1000)
         control = json.loads(rows.pop()[4])
         if len(rows) != _BATCH or control["lost"]:
             raise RuntimeError(f"a claim of {_BATCH} brought {len(rows)}: {control}")
-        acks = sorted((row[1], row[2]) for row in rows)
+        acks = sorted((row[1], row[2], row[13]) for row in rows)
         [at], [last] = control["marks"]["at"], control["marks"]["ids"]
         mark = (at, last)
     watch.execute("delete from supervisor.job")

@@ -82,14 +82,16 @@ class ClaimedJob:
     timeout_s: float | None
     created_at: float
     run_at: float
+    tid: str = ""  # where its row lies; empty: not known
 
 
 class Ack(NamedTuple):
-    """A finished run: job id, fencing token, seconds it ran."""
+    """A finished run: job id, fencing token, seconds it ran, where its row lay when it was claimed."""
 
     id: int
     token: int
     took_s: float
+    tid: str = ""
 
 
 class Answer(NamedTuple):
@@ -142,6 +144,11 @@ def quoted(values: Iterable[str]) -> str:
     return "{" + ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values) + "}"
 
 
+def row_places(tids: Sequence[str]) -> str:
+    """An array literal of places of rows."""
+    return '{"' + '","'.join(tids) + '"}' if tids else "{}"
+
+
 async def work(
     conn: HouseConnection,
     schema: str,
@@ -165,7 +172,8 @@ async def work(
     Raises:
         psycopg.Error QS001: the session is closed; nothing was acknowledged or claimed.
     """
-    ids, tokens, took = zip(*{ack.id: ack for ack in sorted(acks)}.values(), strict=True) if acks else ((), (), ())
+    latest = {ack.id: ack for ack in sorted(acks)}.values()
+    ids, tokens, took, tids = zip(*latest, strict=True) if acks else ((), (), (), ())
     rows = await conn.fetch(
         prepared("work", schema),
         {
@@ -181,6 +189,7 @@ async def work(
             "limit": limit,
             "lookback_s": lookback_s,
             "hands": limit if hands is None else hands,
+            "tids": row_places(tids) if all(tids) else None,
         },
     )
     control = from_json(rows.pop()[4])
@@ -194,7 +203,7 @@ async def work(
         claimed.append(
             ClaimedJob(
                 row[1], row[2], row[3], queue, priority, row[4], row[5], row[6], row[7], row[8], row[9], row[10],
-                row[11], row[12],
+                row[11], row[12], row[13],
             )
         )  # fmt: skip
     marked = control["marks"]

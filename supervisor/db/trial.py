@@ -130,6 +130,7 @@ def claim(schema: str, session: int, queue: str | None) -> Steps[ClaimedJob | No
         limit=1,
         lookback_s=0.0,
         hands=1,
+        tids=None,
     )
     for row in rows:
         if row[0] is not None:

@@ -1,12 +1,15 @@
 """The lanes this worker claims from, and where in each it starts to look.
 
 A claim that began at the index's start would walk over every dead entry that an old snapshot elsewhere
-keeps alive. So each lane has a low-water mark: the lowest row that the last claim saw unclaimed.
+keeps alive, and those of the jobs that were run last. So each lane has a low-water mark: the last job taken where a
+claim came back full; the look-back where it read the lane to its end; else the lowest row that it saw unclaimed.
 What can appear below a mark, and what brings it back into view:
 
     a row stamped before it was committed    look-back of 250 ms, whenever a claim came back short
                                              and at least every 100 ms
     a job of a long transaction, a release   its wake-up notice sets the mark back to its run_at
+    a job that was stepped over, locked by   as anything else
+    a claim that then failed
     anything else                            once a second the worker starts again from the published
                                              mark, and sweeps move rows from below that one up to it
 
@@ -15,7 +18,8 @@ before it, every tenth claim reads the lanes whose mark is older than the ageing
 before the others: of the jobs that have waited for so long the one that has waited longest is next, wherever it is.
 That costs no claim anything: a mark is as old as the first job that waits behind it.
 
-Always true: a mark is only ever a place below which the last claim saw nothing unclaimed, or lower.
+Always true: a mark is only ever a place below which the last claim left nothing that was unclaimed and not locked, or
+lower.
 
 Elsewhere: publishing and sweeping (parent/tender.py); the statement (functions/050_work.sql).
 """
@@ -147,7 +151,8 @@ class Marks:
         before = Mark(mark_at(int((now + self._clock_ahead - self._ageing_s) * 1e6)), 0)
         # Of a lane that has just come into use nothing is known yet, for a second at most.
         aged = sorted((lane for lane in lanes if Mark() < self._marks[lane] < before), key=self._marks.__getitem__)
-        return aged + [lane for lane in lanes if lane not in aged] if aged else lanes
+        first = set(aged)
+        return aged + [lane for lane in lanes if lane not in first] if aged else lanes
 
     def _order(self) -> Sequence[str]:
         queues = list(self._by_queue)
@@ -165,12 +170,17 @@ class Marks:
         for index, mark in answer.marks.items():
             if lanes[index] in self._published:
                 self._marks[lanes[index]] = mark
-        if answer.short and lookback_s:
-            # Every other lane was read to its end: nothing claimable older than the look-back is visible.
-            floor = Mark(mark_at(int((answer.now - lookback_s) * 1e6)), 0)
-            for index, lane in enumerate(lanes):
-                if index not in answer.marks and index not in answer.unread and self._marks.get(lane, floor) < floor:
-                    self._marks[lane] = floor
+        # Each lane is read to its end before the next: nothing claimable older than the look-back is left in those
+        # before the last that gave a job; nor, where the claim came back short, in those that gave none.
+        last = max(answer.marks, default=0)
+        floor = Mark(mark_at(int((answer.now - (lookback_s or LOOKBACK_S)) * 1e6)), 0)
+        for index, lane in enumerate(lanes if answer.short and lookback_s else lanes[:last]):
+            read = index < last or index not in answer.marks
+            if read and index not in answer.unread and self._marks.get(lane, floor) < floor:
+                self._marks[lane] = floor
+        if answer.jobs and not answer.short and last not in answer.unread and lanes[last] in self._published:
+            taken = answer.jobs[-1]
+            self._marks[lanes[last]] = max(answer.marks[last], Mark(mark_at(round(taken.run_at * 1e6)), taken.id))
         for lane, mark in self._since_plan.items():
             if lane in self._marks:
                 self._marks[lane] = min(mark, self._marks[lane])

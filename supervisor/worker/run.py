@@ -81,7 +81,8 @@ class Run:
 
     def ack(self) -> Ack:
         """Its acknowledgement."""
-        return Ack(self.job.id, self.job.token, max(0.0, (self.ended or time.monotonic()) - self.started))
+        took_s = max(0.0, (self.ended or time.monotonic()) - self.started)
+        return Ack(self.job.id, self.job.token, took_s, self.job.tid)
 
     def set_result(self, value: object) -> None:
         """Make *value* its result. Raises InvalidResult."""

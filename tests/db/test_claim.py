@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import supervisor.db.tend as tend
-from supervisor.db.jobs import Answer, Lane, Mark
+from supervisor.db.jobs import Answer, ClaimedJob, Lane, Mark
 from supervisor.db.statements import statement
 from supervisor.worker.marks import LOOKBACK_S, Marks
 from tests.support.database import Database
@@ -271,10 +271,19 @@ def test_a_claim_that_waited_for_its_acks_does_not_call_what_came_meanwhile_seen
 
 def _answer(claim: Claim, lanes: list[Lane]) -> Answer:
     by_position = {lanes.index(lane): mark for lane, mark in claim.marks.items()}
-    return Answer([], by_position, claim.acked, claim.lost, claim.short, claim.next_s, claim.now)
+    jobs = [
+        ClaimedJob(
+            job.id, job.token, job.kind, job.queue, job.priority, job.payload, job.headers, job.attempt, 20, 0, False,
+            None, job.run_at.timestamp(), job.run_at.timestamp(), job.tid,
+        )
+        for job in claim.jobs
+    ]  # fmt: skip
+    return Answer(jobs, by_position, claim.acked, claim.lost, claim.short, claim.next_s, claim.now)
 
 
-@pytest.mark.parametrize("way", ["late commit", "rolled-back claim", "raw insert in the past"])
+@pytest.mark.parametrize(
+    "way", ["late commit", "rolled-back claim", "rolled-back claim, full claim", "raw insert in the past"]
+)
 def test_a_worker_that_nobody_tells_finds_what_appeared_below_its_marks(db: Database, way: str) -> None:
     """Within the stated second: it starts again from the published marks."""
     lane = Lane("default", 0)
@@ -283,26 +292,26 @@ def test_a_worker_that_nobody_tells_finds_what_appeared_below_its_marks(db: Data
     marks = Marks({"*": 1})
     marks.publish([(lane, Mark())])
 
-    def claim() -> list[int]:
+    def claim(limit: int = 5) -> list[int]:
         lanes, from_marks, lookback_s = marks.plan()
-        found = holder.claim(5, lanes=lanes, marks=dict(zip(lanes, from_marks, strict=True)), lookback_s=lookback_s)
+        found = holder.claim(limit, lanes=lanes, marks=dict(zip(lanes, from_marks, strict=True)), lookback_s=lookback_s)
         marks.learn(lanes, _answer(found, lanes), lookback_s)
         return found.ids
 
     if way == "late commit":
         hidden = enqueue(other.conn)
-    elif way == "rolled-back claim":
+    elif way.startswith("rolled-back claim"):
         fill(db, 1)
         hidden = other.claim(1).ids
     enqueue(db.connect())
-    assert len(claim()) == 1
+    assert len(claim(1 if way.endswith("full claim") else 5)) == 1
     assert claim() == []
     if way == "late commit":
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 2 * LOOKBACK_S, 10, "the look-back is behind it")
         assert claim() == []
         other.conn.commit()
-    elif way == "rolled-back claim":
+    elif way.startswith("rolled-back claim"):
         other.conn.rollback()
     else:
         fill(db, 1)
@@ -329,6 +338,41 @@ def test_the_low_water_mark_of_a_lane_is_its_lowest_queued_row(db: Database) -> 
     # Nothing is due: all that is known is that nothing is older than the look-back.
     age = db.value("select extract(epoch from clock_timestamp() - %s::timestamptz)::float8", [second.mark.at])
     assert age >= 1
+
+
+# -- acknowledgements ---------------------------------------------------------------------------
+
+
+@pytest.mark.pg("15", "16", "18")
+@pytest.mark.parametrize("keep", [0, 1])
+def test_an_ack_finds_its_row_wherever_it_lies_by_now(db: Database, keep: int) -> None:
+    """A claim says where; a row that was changed since lies elsewhere, and in its old place may lie another job's."""
+    holder = Holder(db)
+    stays, moves, other, replaced = enqueue(db.connect(), 4)
+    held = {job.id: job for job in holder.claim(4).jobs}
+    db.execute("update supervisor.job set cancel_at = now() where id = %s", [moves])
+    acks = [held[stays], held[moves], held[replaced]._replace(tid=held[other].tid)]
+    answer = holder.ack(*acks, keep=keep)
+    assert (answer.acked, answer.lost) == (3, [])
+    assert db.rows("select id from supervisor.job") == [(other,)]
+    assert db.value("select count(*) from supervisor.history") == 3 * keep
+    again = holder.ack(*acks)
+    assert (again.acked, again.lost) == (0, [stays, moves, replaced])
+
+
+@pytest.mark.pg("15", "16", "18")
+def test_an_ack_counts_that_waited_for_somebody_who_changed_its_row(db: Database) -> None:
+    holder, blocker = Holder(db), db.connect(autocommit=False)
+    enqueue(db.connect(), 2)
+    held = holder.claim(2).jobs
+    blocker.execute("update supervisor.job set cancel_at = now() where id = %s", [held[0].id])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(holder.ack, *held)
+        db.wait_for(
+            "select wait_event_type from pg_stat_activity where pid = %s", "Lock", params=[holder.conn.info.backend_pid]
+        )
+        blocker.commit()
+        assert (waiting.result(10).acked, db.value("select count(*) from supervisor.job")) == (2, 0)
 
 
 # -- the schema's promise -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from supervisor.db.jobs import EPOCH, SUSPECTS, Lane, Mark, numbers, quoted, texts
+from supervisor.db.jobs import EPOCH, SUSPECTS, Lane, Mark, numbers, quoted, row_places, texts
 from supervisor.db.statements import statement
 from tests.support.database import Database
 
@@ -38,6 +38,7 @@ class Held(NamedTuple):
     headers: str
     crashes: int
     suspect: bool
+    tid: str = ""
 
 
 @dataclass
@@ -95,6 +96,7 @@ def work(
             "limit": limit,
             "lookback_s": lookback_s,
             "hands": limit if hands is None else hands,
+            "tids": row_places([job.tid for job in acks]) if all(job.tid for job in acks) else None,
         },
     ).fetchall()
     control = json.loads(rows.pop()[4])
@@ -119,6 +121,7 @@ def work(
                 row[5],
                 row[8],
                 row[9],
+                row[13],
             )
         )
     return Claim(

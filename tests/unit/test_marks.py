@@ -1,8 +1,9 @@
 """Marks: where a claim starts to look, replayed without a database."""
 
 import random
+from collections.abc import Sequence
 
-from supervisor.db.jobs import Answer, Lane, Mark, epoch_us, mark_at
+from supervisor.db.jobs import Answer, ClaimedJob, Lane, Mark, epoch_us, mark_at
 from supervisor.worker.marks import LOOKBACK_S, Marks
 
 A, B, C = Lane("a", 0), Lane("a", 5), Lane("b", 0)
@@ -13,8 +14,19 @@ def at(seconds: float) -> Mark:
     return Mark(mark_at(T0 + int(seconds * 1e6)), 0)
 
 
-def answer(marks: dict[int, Mark] | None = None, *, short: bool = True, now: float = 1000.0) -> Answer:
-    return Answer([], marks or {}, 0, [], short, None, (T0 / 1e6) + now)
+def answer(
+    marks: dict[int, Mark] | None = None, *, short: bool = True, now: float = 1000.0, jobs: Sequence[ClaimedJob] = ()
+) -> Answer:
+    return Answer(list(jobs), marks or {}, 0, [], short, None, (T0 / 1e6) + now)
+
+
+def job(seconds: float, id_: int) -> ClaimedJob:
+    return ClaimedJob(id_, 1, "k", "a", 0, "{}", "{}", 1, 20, 0, False, None, T0 / 1e6 + seconds, T0 / 1e6 + seconds)
+
+
+def where(marks: Marks) -> dict[Lane, Mark]:
+    lanes, found, _ = marks.plan()
+    return dict(zip(lanes, found, strict=True))
 
 
 def test_marks_compare_as_their_rows_sort() -> None:
@@ -27,10 +39,9 @@ def test_marks_compare_as_their_rows_sort() -> None:
 def test_a_claim_moves_the_mark_of_the_lanes_it_read() -> None:
     marks = Marks({"*": 1})
     marks.publish([(A, at(0)), (C, at(0))])
-    lanes, _, _ = marks.plan()
-    marks.learn(lanes, answer({lanes.index(A): at(50)}, short=False), 0.0)
-    lanes, asked, _ = marks.plan()
-    assert dict(zip(lanes, asked, strict=True)) == {A: at(50), C: at(0)}
+    marks.plan()
+    marks.learn([A, C], answer({0: at(50)}, short=False), 0.0)
+    assert where(marks) == {A: at(50), C: at(0)}
 
 
 def test_a_dry_claim_moves_all_marks_up_to_the_look_back_and_no_further() -> None:
@@ -52,6 +63,26 @@ def test_a_word_to_look_back_outlives_the_claim_that_was_under_way() -> None:
     marks.learn(lanes, answer({0: at(900)}), lookback)
     _, asked, _ = marks.plan()
     assert asked == [at(3)]
+
+
+def test_a_full_claim_leaves_nothing_behind_what_it_took() -> None:
+    """Lanes before the last that gave a job were read to their end; that one up to the last job taken."""
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0)), (B, at(0)), (C, at(0))])
+    _, _, lookback = marks.plan()
+    lanes = [A, C, B]
+    marks.learn(lanes, answer({1: at(50)}, short=False, jobs=[job(51, 7), job(52, 9)]), lookback)
+    assert where(marks) == {A: at(1000 - LOOKBACK_S), C: Mark(at(52).at, 9), B: at(0)}
+
+
+def test_a_lane_that_was_not_read_to_its_end_keeps_the_mark_of_its_first_job() -> None:
+    """It has a limit or is paused: jobs that were left lie between those that were taken."""
+    marks = Marks({"*": 1})
+    marks.publish([(A, at(0)), (C, at(0))])
+    marks.plan()
+    found = answer({1: at(50)}, short=False, jobs=[job(52, 9)])._replace(unread=frozenset({0, 1}))
+    marks.learn([A, C], found, LOOKBACK_S)
+    assert where(marks) == {A: at(0), C: at(50)}
 
 
 def test_a_set_back_never_raises_a_mark() -> None:
@@ -121,10 +152,10 @@ def test_a_lane_that_is_not_read_follows_its_published_mark() -> None:
     """Else it would look older than it is, and be read from where only dead entries are."""
     marks = Marks({"*": 1})
     marks.publish([(A, at(0)), (C, at(0))])
-    lanes, _, _ = marks.plan()
-    marks.learn(lanes, answer({lanes.index(A): at(900)}, short=False), 0.0)
+    marks.plan()
+    marks.learn([A, C], answer({0: at(900)}, short=False), 0.0)
     marks.publish([(A, at(100)), (C, at(100))])
-    assert dict(zip(*marks.plan()[:2], strict=True)) == {A: at(900), C: at(100)}
+    assert where(marks) == {A: at(900), C: at(100)}
     # Told to look back: a mark that was read off before that is not to be trusted, the one after it is.
     marks.set_back(C, at(500).at)
     marks.publish([(C, at(600))])

@@ -10,8 +10,9 @@
 --          with the low-water mark to scan from. p_limit: most jobs to claim; 0 claims none.
 --          p_lookback: scan at least this far back from now: rows commit later than they are stamped.
 --          p_hands: most jobs to claim of queues with a limit: such a job has a place from its claim on, so
---          it should start at once.
--- Returns  one row per claimed job, lane by lane (lane = position in p_queues from 1), with its lane's new mark;
+--          it should start at once. p_tids: where each acknowledged row lies, as its claim said; null: not known.
+-- Returns  one row per claimed job, lane by lane (lane = position in p_queues from 1), with its lane's new mark and where
+--          its row lies now (tid);
 --          then one control row (lane null; its other columns mean nothing) whose payload is {"acked", "lost", "short", "next", "now"}:
 --          acks accepted, ids whose lease was lost, whether every lane was read to its end, seconds
 --          to the next job that will be due or that its queue's rate lets start (null: none), the
@@ -31,9 +32,12 @@
 -- Locks    only rows that it takes; SKIP LOCKED steps over others'. Acks take theirs in the order of
 --          ids, as settle and cancel_job do. Ack first, claim second, as separate statements: fused
 --          into one they can deadlock.
--- Index    job_pkey for acks, job_lane for claims. The settings below pin the plans: statistics that
---          are missing or stale can never turn a claim into a scan or a sort. Acks join nothing: a join
---          that was planned while the table was empty read the whole index for each batch.
+-- Rows     an ack goes to the row itself: jobs of many queues lie apart, and then a descent of job_pkey for each was a
+--          fifth of all that a job cost. A row that has moved since (cancelled, rewritten) is looked for by its id.
+--          Nothing in that join can use an index, so it has one plan, whatever statistics say: the rows in the order given.
+-- Index    job_pkey for acks of rows that have moved, job_lane for claims. The settings below pin the plans: statistics
+--          that are missing or stale can never turn a claim into a scan or a sort. Acks by id join nothing: a join that
+--          was planned while the table was empty read the whole index for each batch.
 create or replace function {schema}.work(
     p_session    bigint,
     p_ids        bigint[],
@@ -46,11 +50,12 @@ create or replace function {schema}.work(
     p_mark_id    bigint[],
     p_limit      integer,
     p_lookback   interval,
-    p_hands      integer
+    p_hands      integer,
+    p_tids       tid[]
 ) returns table (
     lane integer, id bigint, claims bigint, kind text, payload text, headers text, attempts integer, max_attempts integer,
     crashes integer, suspect boolean, timeout_s float8, created_at timestamptz, run_at timestamptz,
-    mark_at timestamptz, mark_id bigint
+    mark_at timestamptz, mark_id bigint, tid tid
 ) language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -77,6 +82,7 @@ declare
     v_at_id   bigint[];
     -- of acks
     v_acked   bigint[];
+    v_rest    bigint[];                    -- those to be looked for by their ids; null: none
     v_lost    bigint[];
     v_gated   bigint[];                    -- of the acknowledged those that had gates
     v_started timestamptz[];               -- and when they were claimed
@@ -117,18 +123,44 @@ begin
 
     if p_ids <> '{}' then
         v_now := clock_timestamp();
-        if p_keep = 0 then
+        if p_tids is not null then
+            if p_keep = 0 then
+                with gone as (
+                    delete from {schema}.job j
+                     using unnest(p_ids, p_claims, p_took, p_tids) as a (id, claims, took, tid)
+                     where j.ctid = a.tid and j.id - a.id = 0 and j.lease = p_session and j.claims = a.claims
+                    returning j.id, j.gated, j.started_at)
+                select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated),
+                       array_agg(g.started_at) filter (where g.gated)
+                  into v_acked, v_gated, v_started from gone g;
+            else
+                with gone as (
+                    delete from {schema}.job j
+                     using unnest(p_ids, p_claims, p_took, p_tids) as a (id, claims, took, tid)
+                     where j.ctid = a.tid and j.id - a.id = 0 and j.lease = p_session and j.claims = a.claims
+                    returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
+                              j.queue, j.kind, j.unique_key, j.last_error, j.errors, case when p_keep > 1 then j.payload end as payload,
+                              case when p_keep > 1 then j.headers end as headers, j.gated, j.started_at, a.took),
+                kept as (
+                    insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
+                                                  max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
+                    select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
+                           g.crashes, g.max_crashes, (case when g.priority > 500 then g.priority - 1000 else g.priority end)::smallint, g.queue, g.kind, g.unique_key, g.last_error,
+                           nullif(g.errors, '[]'), g.payload, g.headers
+                      from gone g)
+                select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
+                  into v_acked, v_gated, v_started from gone g;
+            end if;
+        end if;
+        if p_tids is null then
+            v_rest := p_ids;
+        elsif cardinality(v_acked) < cardinality(p_ids) then
+            v_rest := array(select x from unnest(p_ids) x where x <> all (v_acked));
+        end if;
+        if v_rest is not null then
             with gone as (
                 delete from {schema}.job j
-                 where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[width_bucket(j.id, p_ids)]
-                returning j.id, j.gated, j.started_at)
-            select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated),
-                   array_agg(g.started_at) filter (where g.gated)
-              into v_acked, v_gated, v_started from gone g;
-        else
-            with gone as (
-                delete from {schema}.job j
-                 where j.id = any (p_ids) and j.lease = p_session and j.claims = p_claims[width_bucket(j.id, p_ids)]
+                 where j.id = any (v_rest) and j.lease = p_session and j.claims = p_claims[width_bucket(j.id, p_ids)]
                 returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
                           j.queue, j.kind, j.unique_key, j.last_error, j.errors, case when p_keep > 1 then j.payload end as payload,
                           case when p_keep > 1 then j.headers end as headers, j.gated, j.started_at,
@@ -139,8 +171,9 @@ begin
                 select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
                        g.crashes, g.max_crashes, (case when g.priority > 500 then g.priority - 1000 else g.priority end)::smallint, g.queue, g.kind, g.unique_key, g.last_error,
                        nullif(g.errors, '[]'), g.payload, g.headers
-                  from gone g)
-            select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
+                  from gone g where p_keep > 0)
+            select v_acked || coalesce(array_agg(g.id), '{}'), v_gated || array_agg(g.id) filter (where g.gated),
+                   v_started || array_agg(g.started_at) filter (where g.gated)
               into v_acked, v_gated, v_started from gone g;
         end if;
         if cardinality(v_acked) < cardinality(p_ids) then
@@ -233,7 +266,7 @@ begin
         end if;
         if v_room > 0 then
             for lane, id, claims, kind, payload, headers, attempts, max_attempts, crashes, suspect, timeout_s, created_at, run_at,
-                mark_at, mark_id in
+                mark_at, mark_id, tid in
                 with picked as materialized (
                     select l.ord::integer + v_first - 1 as lane, low.run_at as mark_at, low.id as mark_id, due.tid
                       from unnest(v_queues[v_first:v_last], p_priorities[v_first:v_last], p_mark_at[v_first:v_last],
@@ -257,7 +290,7 @@ begin
                   from picked p
                  where j.ctid = p.tid
                 returning p.lane, j.id, j.claims, j.kind, j.payload::text, j.headers::text, j.attempts, j.max_attempts, j.crashes,
-                          j.priority > 500, extract(epoch from j.timeout)::float8, j.created_at, j.run_at, p.mark_at, p.mark_id
+                          j.priority > 500, extract(epoch from j.timeout)::float8, j.created_at, j.run_at, p.mark_at, p.mark_id, j.ctid
             loop
                 v_claimed := v_claimed + 1;
                 if lane <> v_marked then
@@ -329,7 +362,32 @@ begin
 end
 $fn$;
 
--- work, as the release before calls it: with hands for all that it claims.
+-- work, as the release before calls it: it does not know where rows lie.
+create or replace function {schema}.work(
+    p_session    bigint,
+    p_ids        bigint[],
+    p_claims     bigint[],
+    p_took       float8[],
+    p_keep       integer,
+    p_queues     text[],
+    p_priorities smallint[],
+    p_mark_at    timestamptz[],
+    p_mark_id    bigint[],
+    p_limit      integer,
+    p_lookback   interval,
+    p_hands      integer
+) returns table (
+    lane integer, id bigint, claims bigint, kind text, payload text, headers text, attempts integer, max_attempts integer,
+    crashes integer, suspect boolean, timeout_s float8, created_at timestamptz, run_at timestamptz,
+    mark_at timestamptz, mark_id bigint
+) language sql as $fn$
+    select w.lane, w.id, w.claims, w.kind, w.payload, w.headers, w.attempts, w.max_attempts, w.crashes, w.suspect, w.timeout_s,
+           w.created_at, w.run_at, w.mark_at, w.mark_id
+      from {schema}.work(p_session, p_ids, p_claims, p_took, p_keep, p_queues, p_priorities, p_mark_at, p_mark_id, p_limit,
+                         p_lookback, p_hands, null) w
+$fn$;
+
+-- work, as releases before that called it: with hands for all that it claims.
 create or replace function {schema}.work(
     p_session    bigint,
     p_ids        bigint[],
@@ -347,6 +405,8 @@ create or replace function {schema}.work(
     crashes integer, suspect boolean, timeout_s float8, created_at timestamptz, run_at timestamptz,
     mark_at timestamptz, mark_id bigint
 ) language sql as $fn$
-    select * from {schema}.work(p_session, p_ids, p_claims, p_took, p_keep, p_queues, p_priorities, p_mark_at, p_mark_id, p_limit,
-                                p_lookback, p_limit)
+    select w.lane, w.id, w.claims, w.kind, w.payload, w.headers, w.attempts, w.max_attempts, w.crashes, w.suspect, w.timeout_s,
+           w.created_at, w.run_at, w.mark_at, w.mark_id
+      from {schema}.work(p_session, p_ids, p_claims, p_took, p_keep, p_queues, p_priorities, p_mark_at, p_mark_id, p_limit,
+                         p_lookback, p_limit, null) w
 $fn$;
