@@ -12,7 +12,6 @@ left out: in it, as many new connections as there are writers get to know the ta
 
 import argparse
 import re
-import statistics
 import subprocess
 import tempfile
 from pathlib import Path
@@ -111,10 +110,13 @@ def _pgbench(ground: Ground, database: str, script: str, clients: int, seconds: 
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     said = done.stdout + done.stderr
-    seconds_of = [float(rate) for rate in re.findall(r"^progress: [0-9.]+ s, ([0-9.]+) tps", said, re.MULTILINE)]
-    if done.returncode != 0 or len(seconds_of) <= _WARM_S:
+    begun = re.search(r"^progress: ([0-9.]+) s, ([0-9.]+) tps", said, re.MULTILINE)
+    count = re.search(r"^number of transactions actually processed: ([0-9]+)", said, re.MULTILINE)
+    tps = re.search(r"^tps = ([0-9.]+) \(without initial connection time\)", said, re.MULTILINE)
+    if done.returncode != 0 or begun is None or count is None or tps is None:
         raise RuntimeError(f"pgbench failed: {said.strip()[-800:]}")
-    return statistics.fmean(seconds_of[_WARM_S:])
+    warm_s, warm_tps = float(begun[1]), float(begun[2])
+    return (int(count[1]) - warm_s * warm_tps) / (int(count[1]) / float(tps[1]) - warm_s)
 
 
 def _report(
