@@ -1,10 +1,12 @@
-"""How fast jobs are run at the head of a long queue, against a short one in the same run.
+"""How fast jobs are run at the head of long queues, against a short one in the same run.
 
-Two databases on one server: one with just the jobs that a round runs, one with a backlog besides. In turns the service
-runs so many jobs of each. Filling is one insert-select, then vacuum and a checkpoint: a backlog that has been there.
+A database for each on one server: one with just the jobs that a round runs, the others with a backlog besides. In turns
+the service runs so many jobs of each. Filling is one insert-select, then vacuum and a checkpoint: a backlog that has
+been there.
 """
 
 import argparse
+from contextlib import ExitStack
 from typing import Final
 
 from bench.drain import at_once
@@ -18,7 +20,7 @@ HELP: Final = "jobs a second at the head of a long backlog, against a short queu
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this bench."""
-    parser.add_argument("--backlog", type=int, metavar="N", help="queued (default: 1000000, or 10000000 if --full)")
+    parser.add_argument("--backlog", metavar="N,...", help="queued (default: 1000000, and 10000000 besides if --full)")
     parser.add_argument(
         "--jobs", type=int, default=100_000, metavar="N", help="jobs run a round (default: %(default)s)"
     )
@@ -28,16 +30,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, say: Say) -> Report:
-    """Fill, and measure both in turns."""
-    backlog = options.backlog or (10_000_000 if options.full else 1_000_000)
-    long = f"{backlog:,} queued"
+    """Fill, and measure all in turns."""
+    backlogs = [
+        int(word) for word in (options.backlog or ("1000000,10000000" if options.full else "1000000")).split(",")
+    ]
     short = "short queue"
     settings = {"processes": options.processes}
-    with opened(options, say) as ground, ground.database("filled") as full, ground.database("empty") as empty:
-        say(f"filling {backlog:,} jobs")
-        add(full, backlog + options.rounds * options.jobs * 2)
-        settle(full)
-        cases = {short: Case(short, empty, settings), long: Case(long, full, settings)}
+    with opened(options, say) as ground, ExitStack() as stack:
+        empty = stack.enter_context(ground.database("empty"))
+        cases = {short: Case(short, empty, settings)}
+        for backlog in backlogs:
+            full = stack.enter_context(ground.database(f"filled_{backlog}"))
+            say(f"filling {backlog:,} jobs")
+            add(full, backlog + options.rounds * options.jobs * 2)
+            settle(full)
+            cases[_name(backlog)] = Case(_name(backlog), full, settings)
 
         def one(name: str, number: int) -> float:
             if name == short:
@@ -46,19 +53,28 @@ def run(options: argparse.Namespace, say: Say) -> Report:
                 settle(empty)  # as the long one: what was written a moment ago costs its first reader more
             return emptied(cases[name], options.jobs)
 
-        rates = in_turns([short, long], options.rounds, one)
+        rates = in_turns(list(cases), options.rounds, one)
         rows = told(rates, short, say)
-        ratio = compared(long, short, rates)
+        most = max(backlogs)
+        ratios = {backlog: compared(_name(backlog), short, rates) for backlog in backlogs}
         line = (
-            f"backlog: {backlog:,} queued: {ratio.median:.2f} x the rate of a short queue "
+            f"backlog: {most:,} queued: {ratios[most].median:.2f} x the rate of a short queue "
             f"({options.processes} workers, up to {at_once(SETTINGS)} jobs a claim; {ground.where()})"
         )
         return Report(
             line,
-            {**ground.facts(), "backlog": backlog, "jobs_per_s": {k: Summary.of(v).as_dict() for k, v in rates.items()},
-             "ratio": ratio.as_dict()},
+            {**ground.facts(), "backlogs": backlogs,
+             "jobs_per_s": {k: Summary.of(v).as_dict() for k, v in rates.items()},
+             "ratio": {str(backlog): ratio.as_dict() for backlog, ratio in ratios.items()}},
             [Table("backlog", ("", "jobs/s", "spread", "/ short queue"), rows)],
             Chart("backlog", "jobs/s", "bars", {name: [Summary.of(found).median] for name, found in rates.items()}),
-            [Shown("backlog", f"backlog of {backlog:,}", ">= 0.9 x the short queue",
-                   f"{ratio.median:.2f} x ({ratio.low:.2f}-{ratio.high:.2f})", ratio.median >= 0.9)],
+            [
+                Shown(f"backlog-{backlog}", f"backlog of {backlog:,}", ">= 0.9 x the short queue",
+                      f"{ratio.median:.2f} x ({ratio.low:.2f}-{ratio.high:.2f})", ratio.median >= 0.9)
+                for backlog, ratio in ratios.items()
+            ],
         )  # fmt: skip
+
+
+def _name(backlog: int) -> str:
+    return f"{backlog:,} queued"

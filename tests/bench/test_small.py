@@ -21,7 +21,7 @@ SMALL: dict[str, tuple[str, set[str] | None]] = {
         {"enqueue-writers", "enqueue-copy"},
     ),
     "pinned": ("--jobs 3000 --probes 20 --processes 1", {"pinned-ratio", "pinned-rate", "pinned-p99"}),
-    "backlog": ("--backlog 3000 --jobs 1000 --rounds 1 --processes 1", {"backlog"}),
+    "backlog": ("--backlog 3000,4000 --jobs 1000 --rounds 1 --processes 1", {"backlog-3000", "backlog-4000"}),
     "history": ("--rows 3000 --jobs 1000 --rounds 1 --processes 1", {"history"}),
     "lanes": ("--queues 1,5 --priorities 3 --jobs 1000 --rounds 1 --processes 1", {"lanes"}),
     "scale": ("--workers 1,2 --jobs 1000 --rounds 1", set()),
