@@ -134,6 +134,11 @@ def numbers(values: Iterable[float | None]) -> str:
     return "{" + ",".join(map(repr, values)).replace("None", "NULL") + "}"
 
 
+def seconds(values: Iterable[float]) -> str:
+    """An array literal of durations, to the microsecond: written out as they are, floats take ten times as long."""
+    return "{" + ",".join([f"{int(value * 1e6)}e-6" for value in values]) + "}"
+
+
 def texts(values: Iterable[str | None]) -> list[str | None]:
     """A text array parameter."""
     return list(values)
@@ -180,7 +185,7 @@ async def work(
             "session": session,
             "ids": numbers(ids),
             "claims": numbers(tokens),
-            "took": numbers(took),
+            "took": seconds(took),
             "keep": keep,
             "queues": quoted(lane.queue for lane in lanes),
             "priorities": numbers(lane.priority for lane in lanes),

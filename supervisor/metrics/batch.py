@@ -10,8 +10,7 @@ Always true: what was flushed is counted however the process ends; what was not 
 that jobs bring are kept from one flush to the next and no longer.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable
+from bisect import bisect_right
 from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
@@ -68,25 +67,32 @@ class BatchedHistogram:
     def __init__(self, histogram: Histogram, bounds: tuple[float, ...], *names: str) -> None:
         self._children = _Children(histogram, names)
         self._bounds = bounds
-        self._width = len(bounds) + 2
-        self._new: dict[Key, list[float]] = {}  # the sum, then a count per bucket
+        self._new: dict[Key, list[float]] = {}
 
     def observe(self, value: float, key: Key = ()) -> None:
         """Note one value for the child with these label values."""
         row = self._new.get(key)
         if row is None:
-            row = self._new[key] = [0.0] * self._width
-        row[0] += value
-        row[bisect_left(self._bounds, value) + 1] += 1
+            self._new[key] = [value]
+        else:
+            row.append(value)
 
     def flush(self) -> None:
         """Write what is new."""
         if self._new:
-            for key, row in self._new.items():
+            for key, values in self._new.items():
                 child = self._children[key]
-                child._sum.inc(row[0])
-                buckets: list[Callable[..., Any]] = child._buckets
-                for place, count in enumerate(row[1:]):
-                    if count:
-                        buckets[place].inc(count)  # type: ignore[attr-defined]
+                child._sum.inc(sum(values))
+                values.sort()
+                buckets: list[Any] = child._buckets
+                below = 0
+                for place, bound in enumerate(self._bounds):
+                    upto = bisect_right(values, bound, below)
+                    if upto > below:
+                        buckets[place].inc(upto - below)
+                        below = upto
+                    if below == len(values):
+                        break
+                else:
+                    buckets[len(self._bounds)].inc(len(values) - below)
             self._new.clear()
