@@ -86,7 +86,7 @@ def test_a_replica_has_the_connections_that_the_operations_page_counts(stack: St
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     told = re.search(r"`(\d+) \+ processes` per replica; idle, `(\d+) \+ processes`", page)
     assert told
-    assert int(told[1]) == MOST_LINKS + 2, "the shared ones, that of renewals, LISTEN"
+    assert int(told[1]) == MOST_LINKS + 3, "the shared ones, that of renewals, LISTEN, a vacuum"
     processes = 2
     expected = 2 * (int(told[2]) + processes)
     wait_until(lambda: stack.rows(query) == [(expected, 2)], 60.0, f"two idle replicas have {expected} connections")
