@@ -12,7 +12,7 @@ import psycopg
 
 from bench import machine
 from bench.emptying import add
-from bench.ground import opened, place, row, until
+from bench.ground import opened, place, until
 from bench.report import Report, Say, Shown, Table
 from bench.service import BenchService
 
@@ -54,11 +54,11 @@ def run(options: argparse.Namespace, say: Say) -> Report:
             cpu = {who: (sum(map(machine.cpu_s, which)) - used[who]) / took for who, which in pids.items()}
             server = (ground.server.cpu_s() - before) / took
             lines = ground.server.log().split(b"\n")[first:]
-            connections = row(
-                watch,
-                "select count(*) from pg_stat_activity where datname = current_database()"
-                " and backend_type = 'client backend' and pid <> pg_backend_pid()",
-            )[0]
+            names = watch.execute(
+                "select application_name, count(*)::int from pg_stat_activity where datname = current_database()"
+                " and backend_type = 'client backend' and pid <> pg_backend_pid() group by 1 order by 1"
+            ).fetchall()
+            connections = sum(count for _, count in names)
             service.check()
     # One query of a prepared statement is a parse at most once, a bind and an execution: the last is counted.
     ours = [line for line in lines if line.startswith(b"idle|client backend|")]
@@ -74,6 +74,7 @@ def run(options: argparse.Namespace, say: Say) -> Report:
             ("processor: its parent", f"{cpu['parent'] * 100:.2f}%"),
             ("processor: the server", f"{server * 100:.2f}% (alone {alone * 100:.2f}%)"),
             ("connections", f"{connections} with {options.processes} workers"),
+            *((f"connections: {name.removeprefix('pg-supervisor ')}", str(count)) for name, count in names),
         ],
     )
     say(table.markdown())

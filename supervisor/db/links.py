@@ -21,8 +21,8 @@ from supervisor.errors import DatabaseUnavailable
 
 T = TypeVar("T")
 
-_KEPT_S: Final = 10.0
-_LOOKS: Final = 10
+_KEPT_S: Final = 3.0
+_LOOKS: Final = 20
 _LOOK_S: Final = 0.005
 
 
