@@ -19,6 +19,7 @@ from typing import Final
 
 import psycopg
 
+from bench import calls
 from bench.drain import NOTE, against, peers
 from bench.ground import Ground, in_turns, opened, place, until
 from bench.jobs import noop
@@ -68,7 +69,9 @@ def run(options: argparse.Namespace, say: Say) -> Report:
             return found
 
         crowd = in_turns([ON, OFF, PLAIN], options.rounds, together)
-        return _report(ground, rounds, crowd, producers, options, say)
+        with ground.database("calls") as url:
+            made_of = calls.measure(url, min(1_000, options.singles * 2))
+        return _report(ground, rounds, crowd, made_of, producers, options, say)
 
 
 def _alone(ground: Ground, peer: Installed, singles: int, bulk: int, database: str) -> tuple[float, float]:
@@ -123,6 +126,7 @@ def _report(
     ground: Ground,
     rounds: dict[str, list[tuple[float, float]]],
     crowd: dict[str, list[dict[int, float]]],
+    made_of: dict[str, calls.Cost],
     producers: dict[str, Installed],
     options: argparse.Namespace,
     say: Say,
@@ -168,8 +172,14 @@ def _report(
             for clients in writers
         ],
     )
+    profile = Table(
+        "enqueue: what one costs",
+        ("one commit, alone on the machine", "us server", "us client"),
+        [(name, f"{cost.server:.1f}", f"{cost.client:.1f}") for name, cost in made_of.items()],
+    )
     say(alone.markdown())
     say(together.markdown())
+    say(profile.markdown())
     most = max(writers)
     copied = bulk["service"].median / bulk["plain"].median
     line = (
@@ -213,9 +223,10 @@ def _report(
                 name: {str(clients): one.as_dict() for clients, one in found.items()} for name, found in many.items()
             },
             "on_to_plain": {str(clients): one.as_dict() for clients, one in shares.items()},
+            "cost_us": {name: cost._asdict() for name, cost in made_of.items()},
             "versions": {name: one.version for name, one in producers.items()},
         },
-        [alone, together],
+        [alone, together, profile],
         chart,
         shown,
     )

@@ -7,12 +7,14 @@ import argparse
 from contextlib import ExitStack
 from typing import Final
 
+from bench import parts
 from bench.emptying import Case, add, compared, emptied, told
 from bench.ground import in_turns, opened, place
 from bench.report import Chart, Report, Say, Shown, Table
 from bench.stats import Summary
 
 SCATTERED: Final = "1 queue, scattered"
+_PARTS_OF: Final = 400
 HELP: Final = "jobs a second out of 1-500 queues and out of 20 priorities, against one queue"
 
 
@@ -50,6 +52,18 @@ def run(options: argparse.Namespace, say: Say) -> Report:
 
         rates = in_turns(list(spread), options.rounds, one)
         rows = told(rates, "1 queue", say)
+        made_of = {}
+        for name in ("1 queue", SCATTERED):
+            with ground.database(f"parts_{spread[name][2]}") as url:
+                batch = min(_PARTS_OF, jobs)
+                found = parts.measure(url, batch, jobs // batch, scattered=spread[name][2])
+                made_of[name] = found.server
+        profile = Table(
+            "lanes: what a job takes of the server",
+            ("us per job, alone on the machine", *made_of),
+            [(part, *(f"{found[part]:.2f}" for found in made_of.values())) for part in parts.SERVER],
+        )
+        say(profile.markdown())
         ratio = compared(most, "1 queue", rates)
         line = (
             f"lanes: jobs in {most}: {ratio.median:.2f} x the rate of one queue "
@@ -58,8 +72,8 @@ def run(options: argparse.Namespace, say: Say) -> Report:
         return Report(
             line,
             {**ground.facts(), "jobs": jobs, "jobs_per_s": {k: Summary.of(v).as_dict() for k, v in rates.items()},
-             "ratio": ratio.as_dict()},
-            [Table("lanes", ("", "jobs/s", "spread", "/ 1 queue"), rows)],
+             "ratio": ratio.as_dict(), "server_us": made_of},
+            [Table("lanes", ("", "jobs/s", "spread", "/ 1 queue"), rows), profile],
             Chart("lanes", "jobs/s", "bars", {name: [Summary.of(found).median] for name, found in rates.items()}),
             [Shown("lanes", most, ">= 0.9 x one queue",
                    f"{ratio.median:.2f} x ({ratio.low:.2f}-{ratio.high:.2f})", ratio.median >= 0.9)],

@@ -46,9 +46,9 @@ class Found:
         self.server = dict.fromkeys(SERVER, 0.0)
 
 
-def measure(url: str, batch: int, rounds: int) -> Found:
-    """The parts of so many batches; *url*: a migrated database."""
-    add(url, batch * (rounds + _WARM))
+def measure(url: str, batch: int, rounds: int, *, scattered: int = 1) -> Found:
+    """The parts of so many batches; *url*: a migrated database. *scattered*: jobs lie so many rows apart."""
+    add(url, batch * (rounds + _WARM), scattered=scattered)
     with psycopg.connect(url, autocommit=True) as conn:
         conn.execute("vacuum (analyze) supervisor.job")
     return uvloop.run(_Parts(batch).of(url, rounds))
