@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Optional
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
@@ -263,7 +263,7 @@ class Word(str):
         },
     )
 )  # fmt: skip
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_taken_without_the_model_is_what_the_model_would_take(values: dict[str, Any]) -> None:
     def fn(
         n: int,
