@@ -6,13 +6,13 @@
 -- counts for one job at a time is how many parts they have. These refuse what those before
 -- refused. Not valid: what is there has passed those, so the table is not read while it is locked.
 alter table {schema}.job
-    drop constraint job_queue_check,
-    drop constraint job_kind_check,
-    drop constraint job_unique_key_check,
-    drop constraint job_max_attempts_check,
-    drop constraint job_max_crashes_check,
-    drop constraint job_times_check,
-    drop constraint job_counts_check,
+    drop constraint if exists job_queue_check,
+    drop constraint if exists job_kind_check,
+    drop constraint if exists job_unique_key_check,
+    drop constraint if exists job_max_attempts_check,
+    drop constraint if exists job_max_crashes_check,
+    drop constraint if exists job_times_check,
+    drop constraint if exists job_counts_check,
     add constraint job_names_check check (
         least(octet_length(queue), octet_length(kind), octet_length(unique_key)) >= 1
         and greatest(octet_length(queue), octet_length(kind)) <= 128) not valid,
