@@ -6,7 +6,7 @@
 -- makes ready the column's expression anew for each row (ExecInitGenerated, PostgreSQL 16 to 18). That was a tenth of what
 -- a job takes of it. The column stays, for the release before and for people; who raises a priority sets it too.
 alter table {schema}.job
-    alter column suspect drop expression,
+    alter column suspect drop expression if exists,
     alter column suspect set default false;
 
 -- As before, but for that.
