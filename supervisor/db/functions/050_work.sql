@@ -123,38 +123,36 @@ begin
 
     if p_ids <> '{}' then
         v_now := clock_timestamp();
-        if p_tids is not null then
-            if p_keep = 0 then
-                with gone as (
-                    delete from {schema}.job j
-                     using unnest(p_ids, p_claims, p_took, p_tids) as a (id, claims, took, tid)
-                     where j.ctid = a.tid and j.id - a.id = 0 and j.lease = p_session and j.claims = a.claims
-                    returning j.id, j.gated, j.started_at)
-                select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated),
-                       array_agg(g.started_at) filter (where g.gated)
-                  into v_acked, v_gated, v_started from gone g;
-            else
-                with gone as (
-                    delete from {schema}.job j
-                     using unnest(p_ids, p_claims, p_took, p_tids) as a (id, claims, took, tid)
-                     where j.ctid = a.tid and j.id - a.id = 0 and j.lease = p_session and j.claims = a.claims
-                    returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
-                              j.queue, j.kind, j.unique_key, j.last_error, j.errors, case when p_keep > 1 then j.payload end as payload,
-                              case when p_keep > 1 then j.headers end as headers, j.gated, j.started_at, a.took),
-                kept as (
-                    insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
-                                                  max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
-                    select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
-                           g.crashes, g.max_crashes, (case when g.priority > 500 then g.priority - 1000 else g.priority end)::smallint, g.queue, g.kind, g.unique_key, g.last_error,
-                           nullif(g.errors, '[]'), g.payload, g.headers
-                      from gone g)
-                select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
-                  into v_acked, v_gated, v_started from gone g;
-            end if;
-        end if;
         if p_tids is null then
             v_rest := p_ids;
-        elsif cardinality(v_acked) < cardinality(p_ids) then
+        elsif p_keep = 0 then
+            with gone as (
+                delete from {schema}.job j
+                 using unnest(p_ids, p_claims, p_took, p_tids) as a (id, claims, took, tid)
+                 where j.ctid = a.tid and j.id - a.id = 0 and j.lease = p_session and j.claims = a.claims
+                returning j.id, j.gated, j.started_at)
+            select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated),
+                   array_agg(g.started_at) filter (where g.gated)
+              into v_acked, v_gated, v_started from gone g;
+        else
+            with gone as (
+                delete from {schema}.job j
+                 using unnest(p_ids, p_claims, p_took, p_tids) as a (id, claims, took, tid)
+                 where j.ctid = a.tid and j.id - a.id = 0 and j.lease = p_session and j.claims = a.claims
+                returning j.id, j.run_at, j.created_at, j.claims, j.attempts, j.max_attempts, j.crashes, j.max_crashes, j.priority,
+                          j.queue, j.kind, j.unique_key, j.last_error, j.errors, case when p_keep > 1 then j.payload end as payload,
+                          case when p_keep > 1 then j.headers end as headers, j.gated, j.started_at, a.took),
+            kept as (
+                insert into {schema}.history (id, finished_at, started_at, run_at, created_at, claims, attempts, max_attempts, crashes,
+                                              max_crashes, priority, queue, kind, unique_key, last_error, errors, payload, headers)
+                select g.id, v_now, v_now - make_interval(secs => g.took), g.run_at, g.created_at, g.claims, g.attempts, g.max_attempts,
+                       g.crashes, g.max_crashes, (case when g.priority > 500 then g.priority - 1000 else g.priority end)::smallint, g.queue, g.kind, g.unique_key, g.last_error,
+                       nullif(g.errors, '[]'), g.payload, g.headers
+                  from gone g)
+            select coalesce(array_agg(g.id), '{}'), array_agg(g.id) filter (where g.gated), array_agg(g.started_at) filter (where g.gated)
+              into v_acked, v_gated, v_started from gone g;
+        end if;
+        if cardinality(v_acked) < cardinality(p_ids) then
             v_rest := array(select x from unnest(p_ids) x where x <> all (v_acked));
         end if;
         if v_rest is not null then
@@ -405,8 +403,6 @@ create or replace function {schema}.work(
     crashes integer, suspect boolean, timeout_s float8, created_at timestamptz, run_at timestamptz,
     mark_at timestamptz, mark_id bigint
 ) language sql as $fn$
-    select w.lane, w.id, w.claims, w.kind, w.payload, w.headers, w.attempts, w.max_attempts, w.crashes, w.suspect, w.timeout_s,
-           w.created_at, w.run_at, w.mark_at, w.mark_id
-      from {schema}.work(p_session, p_ids, p_claims, p_took, p_keep, p_queues, p_priorities, p_mark_at, p_mark_id, p_limit,
-                         p_lookback, p_limit, null) w
+    select * from {schema}.work(p_session, p_ids, p_claims, p_took, p_keep, p_queues, p_priorities, p_mark_at, p_mark_id, p_limit,
+                                p_lookback, p_limit)
 $fn$;
