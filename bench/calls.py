@@ -12,11 +12,11 @@ One connection that commits each, with nothing else on the machine, in turns:
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import psycopg
 
+from bench import machine
 from bench.drain import NOTE
 from bench.jobs import noop
 
@@ -65,9 +65,9 @@ def measure(url: str, count: int = _COUNT) -> dict[str, Cost]:
 
 
 def _cost(conn: psycopg.Connection[tuple[object, ...]], way: Callable[[], object], count: int) -> Cost:
-    server = Path(f"/proc/{conn.info.backend_pid}/schedstat")
-    at = (int(server.read_text().split()[0]), time.process_time_ns())
+    pid = conn.info.backend_pid
+    at = (machine.running_ns(pid), time.process_time_ns())
     for _ in range(count):
         way()
-    now = (int(server.read_text().split()[0]), time.process_time_ns())
+    now = (machine.running_ns(pid), time.process_time_ns())
     return Cost((now[0] - at[0]) / count / 1e3, (now[1] - at[1]) / count / 1e3)

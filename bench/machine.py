@@ -37,6 +37,11 @@ def cpu_s(pid: int) -> float:
     return sum(map(int, words[11:15])) * _TICK_S if words else 0.0
 
 
+def running_ns(pid: int) -> int:
+    """How long *pid* has been on a processor, by the scheduler's own clock: cpu_s counts whole ticks."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
 def children(pid: int) -> list[int]:
     """The living children of *pid*."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
